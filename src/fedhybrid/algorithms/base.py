@@ -1,0 +1,68 @@
+"""What an algorithm is: two pure functions, the client functions that they call, and a name with parameters."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ..clients.base import Client, Clients, Local
+from ..status import InvalidConfig
+
+Vec = Any
+Array = Any
+
+
+class State(NamedTuple):
+    """What an algorithm carries from step to step. One that keeps more defines its own, with these first three fields."""
+
+    x0: Vec
+    local: Local
+    residual: Array  # how far from solved, as far as the server can see: an estimate of ‖Σ∇fᵢ‖ before the step
+
+
+class Spec(NamedTuple):
+    """Identity for checkpoints, wire and reports."""
+
+    name: str
+    parameters: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in self.parameters.items() if value is not None)})"
+
+
+class Algorithm(NamedTuple):
+    """init(clients, x0) → state; step(clients, state) → state.
+
+    Parameters are data: init puts them into the state, so that `step` and the client functions are the same functions for every
+    value of them, and nothing is compiled twice.
+    """
+
+    init: Callable[[Clients, Vec], Any]
+    step: Callable[[Clients, Any], Any]
+    on_client: tuple[Callable[..., Any], ...]  # (start, *rounds): the only code a client will ever run, by name
+    spec: Spec
+
+
+def nothing(me: Client) -> tuple[()]:
+    """The first local state of a client that keeps nothing between rounds."""
+    return ()
+
+
+def numeric(method: str, name: str, value: Any) -> np.ndarray:
+    try:
+        return np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        raise InvalidConfig(f"{method}: {name} must be a number or an array of numbers, not {type(value).__name__}.") from None
+
+
+def positive(method: str, name: str, value: Any, *, per_client: bool = False) -> Any:
+    """A positive number, or an array of them; inside somebody's vmap or jit it is taken as it is."""
+    if isinstance(value, jax.core.Tracer):
+        return value
+    array = numeric(method, name, value)
+    if array.ndim > per_client:
+        raise InvalidConfig(f"{method}: {name} must be {'a number or one per client' if per_client else 'one number'}.")
+    if not (np.all(np.isfinite(array)) and np.all(array > 0)):
+        raise InvalidConfig(f"{method}: {name} must be positive and finite.")
+    return float(array) if array.ndim == 0 else array

@@ -1,0 +1,137 @@
+"""What is proved about a point x, recomputed outside the loop that found it.
+
+With g = Σ∇fᵢ(x) and m̂ a lower bound on the curvature of F = Σfᵢ:
+
+    every coordinate penalised   m̂ = the least penalty, everywhere                       ‖x − x*‖ ≤ ‖g‖/m̂
+    otherwise                    m̂ = the least eigenvalue of Σ∇²fᵢ(x), one counted sum
+        squared loss             the Hessian is the same everywhere                      ‖x − x*‖ ≤ ‖g‖/m̂
+        logistic, Poisson, …     |φ‴| ≤ c·φ″, rows of norm ≤ R                           ‖x − x*‖ ≤ −log(1 − cR‖g‖/m̂)/(cR) while cR‖g‖ < m̂
+        Huber, custom            curvature at x says nothing about curvature elsewhere   no bound
+
+F has no minimiser if some direction v, without penalty, lets no row's loss rise and some row's fall for ever: checked exactly.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from .algorithms.newton import pack, unpack
+from .clients.base import Client, Clients, Local
+from .fleet import Fleet
+
+Array = Any
+LARGEST_HESSIAN = 4096  # d beyond which no sum of Hessians is asked for
+
+
+class Certificate(NamedTuple):
+    gradient_norm: float
+    m_hat: float
+    kappa_hat: float | None
+    error_bound: float
+    estimate: float  # ‖g‖ over the least curvature that is not rounding: what the error looks like, proved or not
+    singular: bool  # Σ∇²fᵢ(x) does not determine x
+
+
+class Curvatures(NamedTuple):
+    """Of Σ∇²fᵢ at some x: least, least that is not rounding, largest."""
+
+    least: float
+    visible: float
+    largest: float
+
+    @property
+    def singular(self) -> bool:
+        return self.least < self.visible
+
+
+def gradient_at(me: Client, local: Any, x: Array) -> tuple[Any, Array]:
+    return local, me.f.grad(x)
+
+
+def hessian_at(me: Client, local: Any, x: Array) -> tuple[Any, Array]:
+    return local, pack(me.f.hess(x))
+
+
+def recession_of(me: Client, local: Any, v: Array) -> tuple[Any, tuple[Array, Array]]:
+    never_rises, falls = me.f.recedes(v)
+    return local, (jnp.where(never_rises, 0.0, 1.0), jnp.where(falls, 1.0, 0.0))
+
+
+def _gradient(clients: Clients, local: Local, x: Array) -> tuple[Local, Array]:
+    local, g = clients.mean(gradient_at, local, x)
+    return local, clients.n * jnp.linalg.norm(g)
+
+
+def _eigenvalues(clients: Clients, local: Local, x: Array) -> tuple[Local, Array]:
+    local, H = clients.mean(hessian_at, local, x)
+    return local, clients.n * jnp.linalg.eigvalsh(unpack(H, clients.d))
+
+
+def gradient_norm(clients: Clients, local: Local, x: Array) -> tuple[Local, float]:
+    """‖Σ∇fᵢ(x)‖, by one round."""
+    local, norm = clients.call(_gradient, (), local, x)
+    return local, float(norm)
+
+
+def curvatures(clients: Clients, local: Local, x: Array) -> tuple[Local, Curvatures]:
+    """Extreme eigenvalues of Σ∇²fᵢ(x), by one round with d(d+1)/2 floats up."""
+    local, eigenvalues = clients.call(_eigenvalues, (), local, x)
+    w = np.asarray(eigenvalues)
+    if not np.all(np.isfinite(w)):
+        return local, Curvatures(0.0, math.inf, math.inf)
+    visible = w[w > len(w) * np.finfo(float).eps * w[-1]]
+    least_visible = float(visible[0]) if len(visible) else math.inf
+    return local, Curvatures(float(w[0]), least_visible, float(w[-1]))
+
+
+def penalty_floor(fleet: Fleet) -> float:
+    """The least penalty: positive where every coordinate has one."""
+    return float(fleet.reg.min())
+
+
+def certify_point(fleet: Fleet, norm: float, curvature: Curvatures | None) -> Certificate:
+    """The certificate for a gradient norm, from the penalty and (where given) the curvature at the same x."""
+    floor = penalty_floor(fleet)
+    by_penalty = norm / floor if floor > 0 else math.inf
+    if curvature is None:
+        return Certificate(norm, floor, None, by_penalty, by_penalty, False)
+    by_curvature = math.inf if curvature.singular else _bound(fleet, norm, curvature.least)
+    kappa = curvature.largest / curvature.least if curvature.least > 0 else math.inf
+    m_hat = floor if by_penalty <= by_curvature and floor > 0 else max(0.0, curvature.least)
+    return Certificate(norm, m_hat, kappa, min(by_penalty, by_curvature), norm / curvature.visible, curvature.singular and floor == 0)
+
+
+def _bound(fleet: Fleet, norm: float, m_hat: float) -> float:
+    if fleet.loss.bend is None or m_hat <= 0:
+        return math.inf
+    c = fleet.loss.bend * fleet.row_norm
+    if c == 0.0:
+        return norm / m_hat
+    reach = c * norm / m_hat
+    return -math.log1p(-reach) / c if reach < 1.0 else math.inf
+
+
+def falling_direction(clients: Clients, local: Local, fleet: Fleet, x: Array, x_before: Array) -> tuple[Local, np.ndarray | None]:
+    """A direction that proves that F has no minimiser, looked for where x is going; None if neither candidate is one.
+
+    The candidates: x itself (data that are separable), and where x moved since x_before, with small entries set to zero (data that
+    are separable in some coordinates only). Each costs a round.
+    """
+    free = fleet.reg == 0.0
+    drift = np.where(free, np.asarray(x) - np.asarray(x_before), 0.0)
+    drift = np.where(np.abs(drift) >= 1e-2 * np.max(np.abs(drift), initial=0.0), drift, 0.0)
+    for candidate in (np.where(free, np.asarray(x), 0.0), drift):
+        norm = np.linalg.norm(candidate)
+        if not (np.isfinite(norm) and norm > 0):
+            continue
+        v = candidate / norm
+        local, (rises, falls) = clients.call(_recession, (), local, jnp.asarray(v))
+        if float(rises) == 0.0 and float(falls) > 0.0:
+            return local, v
+    return local, None
+
+
+def _recession(clients: Clients, local: Local, v: Array) -> tuple[Local, tuple[Array, Array]]:
+    return clients.mean(recession_of, local, v)

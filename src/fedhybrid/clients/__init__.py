@@ -1,0 +1,1 @@
+"""Where clients are: the only room with effects."""

@@ -1,0 +1,69 @@
+"""One client at a time, in a plain Python loop: honest timing per client, and a debugger can step into the server's side."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..fleet import Fleet
+from .base import Client, Local, Meter
+
+Array = Any
+
+
+class Serial:
+    """The fleet's clients one after the other, each function compiled once per size of client."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.n, self.d, self.names = fleet.n, fleet.d, fleet.names
+        with jax.enable_x64(True):
+            self.clients: list[Client] = [
+                jax.tree.map(jnp.asarray, fleet.client(i, _padded(fleet.sites[i].A.shape[0]))) for i in fleet.order
+            ]
+
+    def start(self, fn: Callable[..., Any], *down: Any) -> Local:
+        parts = [_on_client(fn, me, *down) for me in self.clients]
+        return Local(parts, Meter(np.int64(0), np.int64(0), np.int64(0)))
+
+    def mean(self, fn: Callable[..., Any], local: Local, *down: Any) -> tuple[Local, Any]:
+        pairs = [_on_client(fn, me, part, *down) for me, part in zip(self.clients, local.parts, strict=True)]
+        parts, ups = zip(*pairs, strict=True)
+        up = jax.tree.map(lambda *leaves: functools.reduce(jnp.add, leaves) / self.n, *ups)
+        return Local(list(parts), local.meter.count(self.n, up, down)), up
+
+    def observe(self, fn: Callable[..., Any], local: Local, *down: Any) -> Any:
+        seen = [_on_client(fn, me, part, *down) for me, part in zip(self.clients, local.parts, strict=True)]
+        site_order = np.argsort([int(me.id) for me in self.clients])
+        return jax.tree.map(lambda *leaves: jnp.stack([leaves[k] for k in site_order]), *seen)
+
+    def while_loop(self, cond: Callable, body: Callable, carry: Any) -> Any:
+        while cond(carry):
+            carry = body(carry)
+        return carry
+
+    def cond(self, pred: Any, yes: Callable, no: Callable, carry: Any) -> Any:
+        return yes(carry) if pred else no(carry)
+
+    def scan(self, body: Callable, carry: Any, length: int) -> tuple[Any, Any]:
+        rows = []
+        for _ in range(length):
+            carry, row = body(carry)
+            rows.append(row)
+        return carry, jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *rows)
+
+    def call(self, program: Callable, static: tuple, *args: Any) -> Any:
+        return program(self, *static, *args)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _on_client(fn: Callable[..., Any], me: Client, *args: Any) -> Any:
+    return fn(me, *args)
+
+
+def _padded(rows: int) -> int:
+    """The next of 1, 2, 3, 4, 6, 8, 12, 16, …: few enough sizes to compile for, at most 1.5 times the rows."""
+    power = 1 << max(0, rows - 1).bit_length()
+    return power * 3 // 4 if power >= 4 and rows <= power * 3 // 4 else power

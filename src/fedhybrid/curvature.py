@@ -1,0 +1,126 @@
+"""D, a client's choice of work, as a value: what it divides its primal step by and multiplies its dual step with.
+
+    gradient    D = I
+    newton      D = ∇²f(x) + μI     by Cholesky
+    newton-cg   D = ∇²f(x) + μI     matrix-free, by Hessian–vector products, for large d
+
+`curvature.prepare(f, mu)` does once what does not depend on x; `curvature(f, x, mu, ready)` gives D at x.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import cho_solve
+from jax.scipy.sparse.linalg import cg
+
+from .problem import Problem, Quadratic
+
+Array = Any
+
+
+class Derived(NamedTuple):
+    """Something kept in a state that can be computed again from the rest: a checkpoint leaves it out."""
+
+    value: Any
+
+
+class Identity(NamedTuple):
+    def solve(self, v: Array) -> Array:
+        return v
+
+    def mul(self, v: Array) -> Array:
+        return v
+
+
+class Factored(NamedTuple):
+    H: Array
+    mu: Array
+    L: Array
+
+    def solve(self, v: Array) -> Array:
+        return cho_solve((self.L, True), v)
+
+    def mul(self, v: Array) -> Array:
+        return self.H @ v + self.mu * v
+
+
+class Inverted(NamedTuple):
+    H: Array
+    mu: Array
+    inverse: Array
+
+    def solve(self, v: Array) -> Array:
+        return self.inverse @ v
+
+    def mul(self, v: Array) -> Array:
+        return self.H @ v + self.mu * v
+
+
+class MatrixFree(NamedTuple):
+    f: Problem
+    x: Array
+    mu: Array
+
+    def solve(self, v: Array) -> Array:
+        return cg(self.mul, v, tol=1e-13, maxiter=10 * v.shape[0])[0]
+
+    def mul(self, v: Array) -> Array:
+        return self.f.hvp(self.x, v) + self.mu * v
+
+
+def _static(cls: type) -> type:
+    return jax.tree_util.register_dataclass(cls, data_fields=[], meta_fields=[])
+
+
+@_static
+@dataclass(frozen=True)
+class Gradient:
+    name = "gradient"
+
+    def prepare(self, f: Problem, mu: Array) -> Derived:
+        return Derived(())
+
+    def __call__(self, f: Problem, x: Array, mu: Array, ready: Derived) -> Identity:
+        return Identity()
+
+
+@_static
+@dataclass(frozen=True)
+class Newton:
+    name = "newton"
+
+    def prepare(self, f: Problem, mu: Array) -> Derived:
+        if not isinstance(f, Quadratic):
+            return Derived(())
+        # D is constant: its inverse, from the Cholesky factor, makes a step one product instead of two triangular solves.
+        # An error in it costs speed only: at the fixed point the vector it multiplies is zero.
+        d = f.c.shape[0]
+        return Derived(cho_solve((_factor(f.H, mu), True), jnp.eye(d, dtype=f.H.dtype)))
+
+    def __call__(self, f: Problem, x: Array, mu: Array, ready: Derived) -> Inverted | Factored:
+        H = f.hess(x)
+        if isinstance(f, Quadratic):
+            return Inverted(H, mu, ready.value)
+        return Factored(H, mu, _factor(H, mu))
+
+
+@_static
+@dataclass(frozen=True)
+class NewtonCG:
+    name = "newton-cg"
+
+    def prepare(self, f: Problem, mu: Array) -> Derived:
+        return Derived(())
+
+    def __call__(self, f: Problem, x: Array, mu: Array, ready: Derived) -> MatrixFree:
+        return MatrixFree(f, x, mu)
+
+
+def _factor(H: Array, mu: Array) -> Array:
+    return jnp.linalg.cholesky(H + mu * jnp.eye(H.shape[0], dtype=H.dtype))
+
+
+Curvature = Gradient | Newton | NewtonCG
+UPDATES: dict[str, Curvature] = {choice.name: choice for choice in (Gradient(), Newton(), NewtonCG())}

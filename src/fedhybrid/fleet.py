@@ -1,0 +1,243 @@
+"""The fleet: sites + loss + penalty + weighting + choice of update → one problem per client, grouped so that they stack.
+
+Everything that a caller can get wrong about data is noticed here, before the first round. Messages name site and column and count
+rows; they never print a value.
+"""
+
+import functools
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse
+
+from .clients.base import Client
+from .curvature import UPDATES
+from .grouping import group_by_size
+from .losses import Loss, RowLoss, from_value
+from .problem import GLM, Custom, Multinomial, Problem, Quadratic, free_entries
+from .rows import Dense, Sparse
+from .status import InvalidConfig, InvalidData, refuse_unknown_keywords
+from .validation import Site, check_responses, read_sites, row_norms
+
+Array = Any
+STATISTICS_BUDGET = 2**31  # bytes of Gram matrices beyond which squared loss stays on its rows
+
+
+class Group(NamedTuple):
+    """Clients that are stacked into one array program."""
+
+    members: tuple[int, ...]  # positions in site order
+    rows: int  # what each is padded to (0: nothing to pad)
+
+
+class Fleet:
+    """The clients of one federated problem, min Σ fᵢ(x).
+
+    sites      list of (A, y), (A, y, w) or (A, y, w, offset), or a dict of named ones; A is a dense or scipy.sparse table of rows
+    loss       fh.squared, logistic, poisson, huber, softmax; a convex JAX function (z, y); or fh.custom((x, a, y) ↦ number, d)
+    reg        ½·reg·‖x‖² is added to the whole objective; a number, or one per column
+    weighting  "row": Σfᵢ is the mean over all rows, the pooled fit. "client": the sum over clients of their own means (the paper)
+    update     "gradient", "newton" or "newton-cg"; one for all or one per client
+    intercept  adds a last coordinate, a column of ones, which is not penalised
+    """
+
+    @refuse_unknown_keywords
+    def __init__(
+        self,
+        sites: Sequence[tuple] | Mapping[str, tuple],
+        *,
+        loss: Loss | RowLoss | Callable[[Array, Array], Array],
+        reg: float | Sequence[float] | np.ndarray = 0.0,
+        weighting: str = "row",
+        update: str | Sequence[str] = "newton",
+        intercept: bool = False,
+        names: Sequence[str] | None = None,
+    ) -> None:
+        self.loss = _as_loss(loss)
+        if weighting not in ("row", "client"):
+            raise InvalidConfig(f"weighting must be 'row' (the pooled fit) or 'client' (every client counts the same), not {weighting!r}.")
+        self.weighting = weighting
+        self.intercept = bool(intercept)
+        if self.intercept and isinstance(self.loss, RowLoss):
+            raise InvalidConfig("intercept=True: a custom loss of the whole x has no linear prediction to add one to; put it in the function.")
+        self.sites, read_notes = read_sites(sites, names)
+        self.names = tuple(site.name for site in self.sites)
+        self.n = len(self.sites)
+        self.n_features = self.sites[0].A.shape[1]
+        self.p = self.n_features + self.intercept
+        self.sites, self.K, label_notes = check_responses(self.sites, self.loss)
+        self.notes = (*read_notes, *label_notes)
+        self.reg, self.pinned = self._penalty(reg)
+        self.d = len(self.reg)
+        self.updates = self._updates(update)
+        self._total_weight = sum(float(site.w.sum()) for site in self.sites)
+
+    def _penalty(self, reg: Any) -> tuple[np.ndarray, tuple[int, ...]]:
+        """One penalty per coordinate of x; and for softmax the columns in which class 0 is the reference."""
+        try:
+            given = np.asarray(reg, float)
+        except (TypeError, ValueError):
+            raise InvalidConfig(f"reg must be a number or one number per column, not {type(reg).__name__}.") from None
+        width = self.loss.d if isinstance(self.loss, RowLoss) else self.n_features
+        lengths = {width, width + self.intercept}
+        if given.ndim > 1 or (given.ndim == 1 and given.size not in lengths):
+            raise InvalidConfig(f"reg has shape {given.shape}; it must be a number or one per column ({width}).")
+        if not np.all(np.isfinite(given)) or np.any(given < 0):
+            raise InvalidConfig("reg must be finite and not negative.")
+        columns = np.broadcast_to(given, width).copy() if given.ndim == 0 else given.copy()
+        if len(columns) < width + self.intercept:
+            columns = np.append(columns, 0.0)
+        if self.K == 0:
+            return columns, ()
+        pinned = tuple(int(c) for c in np.flatnonzero(columns == 0))
+        return np.repeat(columns, self.K)[free_entries(self.p, self.K, pinned)], pinned
+
+    def _updates(self, update: str | Sequence[str]) -> tuple[str, ...]:
+        updates = (update,) * self.n if isinstance(update, str) else tuple(update)
+        if len(updates) != self.n:
+            raise InvalidConfig(f"update has {len(updates)} entries for {self.n} sites; give one for all or one per site.")
+        for choice in updates:
+            if choice not in UPDATES:
+                raise InvalidConfig(f"update {choice!r} is not known; choose from {', '.join(UPDATES)}.")
+        return updates
+
+    # ── what the sites hold, as problems ──────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def on_statistics(self) -> bool:
+        """Squared loss lives on its Gram matrices, unless these would be too large."""
+        return self.loss.bend == 0.0 and self.n * self.d**2 * 8 <= STATISTICS_BUDGET
+
+    @functools.cached_property
+    def row_norm(self) -> float:
+        """R, at least every row's norm (with the intercept's 1): the certificate needs it."""
+        largest = max(float(row_norms(site.A).max(initial=0.0)) for site in self.sites)
+        return float(np.hypot(largest, 1.0)) if self.intercept else largest
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """A digest of the whole problem: data, loss, penalty, weighting, updates."""
+        text = repr((self.loss.name, self.weighting, self.intercept, self.updates, self.K, self.d))
+        digest = hashlib.sha256(text.encode())
+        digest.update(self.reg.tobytes())
+        for site in self._digests:
+            digest.update(site)
+        return digest.hexdigest()
+
+    @functools.cached_property
+    def _digests(self) -> tuple[bytes, ...]:
+        return tuple(site.digest() for site in self.sites)
+
+    @functools.cached_property
+    def groups(self) -> tuple[Group, ...]:
+        """Clients that stack together: of one update, and on rows of similar number.
+
+        Inside a group clients are sorted by what they hold, not by where the caller listed them, and sums run in this order: so a
+        fleet gives the same bits however its sites are listed.
+        """
+        groups = []
+        for update in sorted(set(self.updates)):
+            members = [i for i in range(self.n) if self.updates[i] == update]
+            sizes = [0 if self.on_statistics else max(1, self.sites[i].A.shape[0]) for i in members]
+            for part, rows in group_by_size(sizes):
+                chosen = sorted((members[k] for k in part), key=lambda i: (self._digests[i], i))
+                groups.append(Group(tuple(chosen), rows))
+        return tuple(groups)
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Positions in site order, in the order in which clients are stacked and summed."""
+        return tuple(i for group in self.groups for i in group.members)
+
+    def row_weights(self, i: int) -> np.ndarray:
+        """Row weights of site i, normalised as `weighting` says."""
+        w = self.sites[i].w
+        total = self._total_weight if self.weighting == "row" else float(w.sum())
+        return w / total if total > 0 else w
+
+    def stack(self, group: Group) -> Client:
+        """The group's clients as one `Client` whose arrays have a leading axis, in NumPy."""
+        if self.on_statistics:
+            parts = [self._statistics(i) for i in group.members]
+            f: Problem = Quadratic(*(np.stack(leaf) for leaf in zip(*parts, strict=True)))
+        else:
+            f = self._on_rows(group)
+        ids = np.asarray(group.members, np.int32)
+        return Client(ids, f, UPDATES[self.updates[group.members[0]]])
+
+    def client(self, i: int, rows: int | None = None) -> Client:
+        """Client i alone, its rows padded to `rows`, in NumPy."""
+        import jax
+
+        rows = max(1, self.sites[i].A.shape[0]) if rows is None else rows
+        return jax.tree.map(lambda leaf: leaf[0], self.stack(Group((i,), rows)))
+
+    def _statistics(self, i: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        site, w = self.sites[i], self.row_weights(i)
+        A, target = site.A, site.y - site.offset
+        weighted = A.multiply(w[:, None]).tocsr() if scipy.sparse.issparse(A) else A * w[:, None]
+        gram = weighted.T @ A
+        gram = gram.toarray() if scipy.sparse.issparse(gram) else gram
+        moment = weighted.T @ target
+        if self.intercept:
+            edge = np.asarray(weighted.sum(axis=0)).reshape(-1, 1)
+            gram = np.block([[gram, edge], [edge.T, np.full((1, 1), w.sum())]])
+            moment = np.append(moment, w @ target)
+        H = 0.5 * (gram + gram.T) + np.diag(self.reg / self.n)
+        return H, moment, np.asarray(0.5 * np.sum(w * target**2))
+
+    def _on_rows(self, group: Group) -> Problem:
+        size = (len(group.members), group.rows)
+        y, w, offset = np.zeros(size), np.zeros(size), np.zeros(size)
+        for k, i in enumerate(group.members):
+            site = self.sites[i]
+            count = len(site.y)
+            y[k, :count], w[k, :count], offset[k, :count] = site.y, self.row_weights(i), site.offset
+        reg = np.tile(self.reg / self.n, (size[0], 1))
+        rows = self._table(group)
+        if isinstance(self.loss, RowLoss):
+            return Custom(rows.A, y, w, reg, self.loss.value)
+        if self.K:
+            return Multinomial(rows, y, w, offset, reg, self.loss, self.p, self.K, self.pinned)
+        return GLM(rows, y, w, offset, reg, self.loss)
+
+    def _table(self, group: Group) -> Dense | Sparse:
+        """The group's rows in one padded array; sparse ones stay sparse where that is smaller."""
+        tables = [self.sites[i].A for i in group.members]
+        width = 0
+        if all(scipy.sparse.issparse(A) for A in tables) and not isinstance(self.loss, RowLoss):
+            width = max(int(np.diff(A.indptr).max(initial=0)) for A in tables) + self.intercept
+        if not 0 < 1.5 * width < self.p:  # a pair takes 12 bytes, a dense entry 8
+            dense = np.zeros((len(tables), group.rows, self.p))
+            for k, A in enumerate(tables):
+                dense[k, : A.shape[0], : self.n_features] = A.toarray() if scipy.sparse.issparse(A) else A
+                if self.intercept:
+                    dense[k, : A.shape[0], -1] = 1.0
+            return Dense(dense)
+        column = np.zeros((len(tables), group.rows, width), np.int32)
+        value = np.zeros((len(tables), group.rows, width))
+        for k, A in enumerate(tables):
+            counts = np.diff(A.indptr)
+            row = np.repeat(np.arange(A.shape[0]), counts)
+            place = np.arange(A.nnz) - np.repeat(A.indptr[:-1], counts)
+            column[k, row, place], value[k, row, place] = A.indices, A.data
+            if self.intercept:
+                column[k, : A.shape[0], -1], value[k, : A.shape[0], -1] = self.p - 1, 1.0
+        return Sparse(column, value, self.p)
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(f"{self.updates.count(u)} {u}" for u in UPDATES if u in self.updates)
+        return f"Fleet({self.n} sites, d={self.d}, {self.loss.name}, weighting={self.weighting!r}; {kinds})"
+
+
+def _as_loss(loss: Any) -> Loss | RowLoss:
+    if isinstance(loss, Loss | RowLoss):
+        return loss
+    if callable(loss):
+        return from_value(loss)
+    raise InvalidConfig(f"loss must be one of fedhybrid's losses or a JAX function (z, y), not {type(loss).__name__}.")
+
+
+__all__ = ["Fleet", "Group", "Site"]

@@ -1,0 +1,81 @@
+"""What a run gives back: `Trace`, step by step, and `Result`, the answer with its status and certificate."""
+
+import csv
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .status import Status
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One row per step. Counts are cumulative; floats are summed over all clients."""
+
+    start: np.ndarray  # (d,): x₀ before the first step
+    x0: np.ndarray | None  # (steps, d): x₀ after each step; None where it would not fit (rounds·d > 1e8)
+    residual: np.ndarray  # (steps,): what the server could see before the step
+    rounds: np.ndarray
+    floats_up: np.ndarray
+    floats_down: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.rounds)
+
+    def first_below(self, tol: float, values: np.ndarray | None = None) -> int | None:
+        """Rounds after which `values` (one per step; default: the residual) were first at or below tol; None if never."""
+        below = np.flatnonzero(np.asarray(self.residual if values is None else values) <= tol)
+        return int(self.rounds[below[0]]) if len(below) else None
+
+    def columns(self) -> dict[str, np.ndarray]:
+        return {name: getattr(self, name) for name in ("rounds", "floats_up", "floats_down", "residual")}
+
+    def to_csv(self, path: str | Path) -> None:
+        """Rounds, floats, residual; one line per step, floats in full precision."""
+        with open(path, "w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(self.columns())
+            writer.writerows(zip(*(column.tolist() for column in self.columns().values()), strict=True))
+
+
+@dataclass(frozen=True)
+class Result:
+    """The answer. `x` is always finite: the certified point, or the best that was reached."""
+
+    x: np.ndarray
+    status: Status
+    message: str
+    rounds: int
+    floats_up: int  # by all clients together
+    floats_down: int
+    gradient_norm: float  # ‖Σ∇fᵢ(x)‖, recomputed at x
+    error_bound: float  # proved: ‖x − x*‖ ≤ error_bound; inf where nothing is proved
+    m_hat: float  # curvature at x that the bound rests on
+    kappa_hat: float | None  # condition number of Σ∇²fᵢ(x), where that sum was formed
+    trace: Trace
+    x_clients: np.ndarray | None  # (n, d), in site order; None for methods whose clients keep no x
+    lam_clients: np.ndarray | None
+    direction: np.ndarray | None = None  # with NO_MINIMISER: the direction along which the objective falls for ever
+    algorithm: str = ""
+    notes: tuple[str, ...] = field(default=())
+
+    def __str__(self) -> str:
+        return f"{self.status}: {self.message}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The answer in plain types, for JSON: infinities as the strings "inf"."""
+
+        def plain(value: Any) -> Any:
+            if isinstance(value, np.ndarray):
+                return [plain(entry) for entry in value.tolist()]
+            return str(value) if isinstance(value, float) and np.isinf(value) else value
+
+        names = ("x", "rounds", "floats_up", "floats_down", "gradient_norm", "error_bound", "m_hat", "kappa_hat", "direction")
+        answer = {name: plain(getattr(self, name)) for name in names}
+        return {"status": self.status.name, "message": self.message, "algorithm": self.algorithm, "notes": list(self.notes)} | answer
+
+    def to_json(self, path: str | Path) -> None:
+        Path(path).write_text(json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n")
