@@ -18,7 +18,7 @@ from .grouping import group_by_size
 from .losses import Loss, RowLoss, from_value
 from .problem import GLM, Custom, Multinomial, Problem, Quadratic, free_entries
 from .rows import Dense, Sparse
-from .status import InvalidConfig, InvalidData, refuse_unknown_keywords
+from .status import InvalidConfig, refuse_unknown_keywords
 from .validation import Site, check_responses, read_sites, row_norms
 
 Array = Any
@@ -61,7 +61,9 @@ class Fleet:
         self.weighting = weighting
         self.intercept = bool(intercept)
         if self.intercept and isinstance(self.loss, RowLoss):
-            raise InvalidConfig("intercept=True: a custom loss of the whole x has no linear prediction to add one to; put it in the function.")
+            raise InvalidConfig(
+                "intercept=True: a custom loss of the whole x has no linear prediction to add one to; put it in the function."
+            )
         self.sites, read_notes = read_sites(sites, names)
         self.names = tuple(site.name for site in self.sites)
         self.n = len(self.sites)
@@ -198,6 +200,7 @@ class Fleet:
         reg = np.tile(self.reg / self.n, (size[0], 1))
         rows = self._table(group)
         if isinstance(self.loss, RowLoss):
+            assert isinstance(rows, Dense)  # _table gives a custom loss whole rows
             return Custom(rows.A, y, w, reg, self.loss.value)
         if self.K:
             return Multinomial(rows, y, w, offset, reg, self.loss, self.p, self.K, self.pinned)

@@ -28,7 +28,8 @@ def _cut(levels: np.ndarray, count: np.ndarray, total: int) -> np.ndarray:
     below = np.concatenate([[0], np.cumsum(count)])
     one_group = levels[None, :] * (below[None, 1:] - below[:-1, None])  # [i, j]: levels i…j padded to level j
     one_group = np.where(np.arange(len(levels))[:, None] <= np.arange(len(levels))[None, :], one_group.astype(float), np.inf)
-    cost, back = one_group[0], []
+    cost = one_group[0]
+    back: list[np.ndarray] = []
     while cost[-1] > ENOUGH * total and len(back) < min(MOST_GROUPS, len(levels)) - 1:
         candidates = np.concatenate([[np.inf], cost[:-1]])[:, None] + one_group  # [i, j]: the last group begins at level i
         back.append(np.argmin(candidates, axis=0))

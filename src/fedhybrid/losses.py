@@ -43,7 +43,7 @@ class Loss:
     ell: float | None = None
     bend: float | None = None
     recedes: Callable[[Array, Array], tuple[Array, Array]] = _never_recedes
-    recession_known: bool = True  # False: `recedes` says nothing, so that the absence of a minimiser cannot be shown
+    can_recede: bool = False  # whether some data leave it without a minimiser, and `recedes` can show it
 
     def __repr__(self) -> str:
         return f"fedhybrid.{self.name}"
@@ -76,6 +76,7 @@ logistic = Loss(
     ell=0.25,
     bend=1.0,
     recedes=_logistic_recedes,
+    can_recede=True,
 )
 
 poisson = Loss(
@@ -86,6 +87,7 @@ poisson = Loss(
     response="count",
     bend=1.0,
     recedes=_poisson_recedes,
+    can_recede=True,
 )
 
 
@@ -142,6 +144,7 @@ softmax = Loss(
     ell=0.5,
     bend=math.sqrt(2.0),  # the third moment of K values is at most their range, and the range at most √2·norm, times their variance
     recedes=_softmax_recedes,
+    can_recede=True,
 )
 
 
@@ -152,10 +155,10 @@ def from_value(value: Callable[[Array, Array], Array]) -> Loss:
     d2 = jax.grad(d1)
 
     def rowwise(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
-        return lambda z, y: jax.vmap(function)(z, y)
+        return jax.vmap(function)
 
     name = getattr(value, "__name__", type(value).__name__)
-    return Loss(f"custom:{name}", rowwise(value), rowwise(d1), rowwise(d2), recession_known=False)
+    return Loss(f"custom:{name}", rowwise(value), rowwise(d1), rowwise(d2))
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +170,7 @@ class RowLoss:
     ell: None = None
     bend: None = None
     response: str = "real"
-    recession_known: bool = False
+    can_recede: bool = False
 
     @property
     def name(self) -> str:

@@ -10,6 +10,9 @@ import numpy as np
 
 from .status import Status
 
+KEEP_X0 = 1e8  # floats of trace.x0 beyond which it is given up
+COLUMNS = ("x0", "residual", "rounds", "floats_up", "floats_down")
+
 
 @dataclass(frozen=True)
 class Trace:
@@ -39,6 +42,45 @@ class Trace:
             writer = csv.writer(file)
             writer.writerow(self.columns())
             writer.writerows(zip(*(column.tolist() for column in self.columns().values()), strict=True))
+
+
+class TraceBuilder:
+    """A trace that is being written, block by block."""
+
+    def __init__(self, start: np.ndarray) -> None:
+        self.start = start
+        self.blocks: list[dict[str, np.ndarray]] = []
+        self.keeps_x0 = True
+
+    def extend(self, block: dict[str, np.ndarray]) -> None:
+        self.blocks.append(block)
+        steps = sum(len(block["rounds"]) for block in self.blocks)
+        if steps * self.start.size > KEEP_X0:
+            self.keeps_x0 = False
+        if not self.keeps_x0:
+            self.blocks = [block | {"x0": np.zeros((0, self.start.size))} for block in self.blocks]
+
+    def recent(self) -> np.ndarray:
+        """The residuals of the last two blocks."""
+        return np.concatenate([block["residual"] for block in self.blocks[-2:]]) if self.blocks else np.zeros(0)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        if not self.blocks:
+            self.blocks = [{name: np.zeros((0, self.start.size) if name == "x0" else 0) for name in COLUMNS}]
+        self.blocks = [{name: np.concatenate([block[name] for block in self.blocks]) for name in COLUMNS}]
+        return self.blocks[0] | {"start": self.start}
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, np.ndarray]) -> "TraceBuilder":
+        builder = cls(arrays["start"])
+        builder.blocks = [{name: arrays[name] for name in COLUMNS}]
+        builder.keeps_x0 = len(arrays["x0"]) == len(arrays["rounds"])
+        return builder
+
+    def finish(self) -> Trace:
+        columns = self.arrays()
+        x0 = columns.pop("x0")
+        return Trace(x0=x0 if self.keeps_x0 else None, **columns)
 
 
 @dataclass(frozen=True)
@@ -75,7 +117,12 @@ class Result:
 
         names = ("x", "rounds", "floats_up", "floats_down", "gradient_norm", "error_bound", "m_hat", "kappa_hat", "direction")
         answer = {name: plain(getattr(self, name)) for name in names}
-        return {"status": self.status.name, "message": self.message, "algorithm": self.algorithm, "notes": list(self.notes)} | answer
+        return {
+            "status": self.status.name,
+            "message": self.message,
+            "algorithm": self.algorithm,
+            "notes": list(self.notes),
+        } | answer
 
     def to_json(self, path: str | Path) -> None:
         Path(path).write_text(json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n")

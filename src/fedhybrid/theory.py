@@ -6,7 +6,6 @@ import numpy as np
 import scipy.sparse
 
 from .fleet import Fleet
-from .losses import RowLoss
 from .status import InvalidConfig
 
 LARGEST_EIGENPROBLEM = 1000  # d beyond which ‖A‖² is bounded by norms instead of computed

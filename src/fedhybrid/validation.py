@@ -24,7 +24,7 @@ class Site(NamedTuple):
         digest = hashlib.sha256(repr((self.A.shape, scipy.sparse.issparse(self.A))).encode())
         parts = (self.A.data, self.A.indices, self.A.indptr) if scipy.sparse.issparse(self.A) else (self.A,)
         for part in (*parts, self.y, self.w, self.offset):
-            digest.update(np.ascontiguousarray(part))
+            digest.update(np.ascontiguousarray(part).data)
         return digest.digest()
 
 

@@ -1,12 +1,15 @@
 """What an algorithm is: two pure functions, the client functions that they call, and a name with parameters."""
 
+import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..clients.base import Client, Clients, Local
+from ..curvature import Derived
 from ..status import InvalidConfig
 
 Vec = Any
@@ -30,6 +33,14 @@ class Spec(NamedTuple):
     def __str__(self) -> str:
         return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in self.parameters.items() if value is not None)})"
 
+    def digest(self) -> str:
+        digest = hashlib.sha256(self.name.encode())
+        for key, value in self.parameters.items():
+            digest.update(key.encode())
+            for leaf in jax.tree.leaves(value):
+                digest.update(np.asarray(leaf).tobytes())
+        return digest.hexdigest()
+
 
 class Algorithm(NamedTuple):
     """init(clients, x0) → state; step(clients, state) → state.
@@ -42,6 +53,7 @@ class Algorithm(NamedTuple):
     step: Callable[[Clients, Any], Any]
     on_client: tuple[Callable[..., Any], ...]  # (start, *rounds): the only code a client will ever run, by name
     spec: Spec
+    residual_is_gradient: bool = False  # state.residual is ‖Σ∇fᵢ‖ itself, not an estimate that may be far above it
 
 
 def nothing(me: Client) -> tuple[()]:
@@ -66,3 +78,20 @@ def positive(method: str, name: str, value: Any, *, per_client: bool = False) ->
     if not (np.all(np.isfinite(array)) and np.all(array > 0)):
         raise InvalidConfig(f"{method}: {name} must be positive and finite.")
     return float(array) if array.ndim == 0 else array
+
+
+def _is_derived(node: Any) -> bool:
+    return isinstance(node, Derived)
+
+
+def durable_leaves(state: Any) -> list[np.ndarray]:
+    """The arrays of a state that must outlive the process: all but what can be computed again."""
+    leaves = jax.tree.leaves(state, is_leaf=_is_derived)
+    return [np.asarray(leaf) for leaf in leaves if not _is_derived(leaf)]
+
+
+def with_durable_leaves(state: Any, saved: list[np.ndarray]) -> Any:
+    """`state` with its durable arrays replaced by the saved ones."""
+    leaves, structure = jax.tree.flatten(state, is_leaf=_is_derived)
+    rest = iter(saved)
+    return jax.tree.unflatten(structure, [leaf if _is_derived(leaf) else jnp.asarray(next(rest)) for leaf in leaves])

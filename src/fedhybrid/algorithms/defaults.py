@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import theory
 from ..fleet import Fleet
-from .base import Algorithm, Spec
+from .base import Algorithm
 from .fedhybrid import fedhybrid
 
 MOST_ATTEMPTS = 6
@@ -30,16 +30,13 @@ class Attempts:
         self.bounds = None if algorithm is not None else _bounds(fleet, x0)
 
     def algorithm(self, attempt: int) -> Algorithm:
-        if self.bounds is None:
-            assert self.given is not None
+        if self.given is not None:
             return self.given
+        assert self.bounds is not None
         return fedhybrid(**safe_parameters(self.bounds.m, self.bounds.ell * 10.0**attempt, self.fleet.updates))
 
     def more(self, attempt: int) -> bool:
         return self.given is None and attempt + 1 < MOST_ATTEMPTS
-
-    def spec(self, attempt: int) -> Spec:
-        return self.algorithm(attempt).spec
 
 
 def safe_parameters(m: np.ndarray, ell: np.ndarray, updates: tuple[str, ...]) -> dict[str, Any]:

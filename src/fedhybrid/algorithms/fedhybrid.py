@@ -110,7 +110,9 @@ def fedhybrid(*, mu: Any, a: Any, b: Any, x: Any = None, lam: Any = None, x0: An
 def _step_sizes(name: str, value: Any) -> Any:
     if isinstance(value, tuple):
         if len(value) != 2:
-            raise InvalidConfig(f"fedhybrid: {name} as a tuple is (gradient, newton), two numbers, not {len(value)}; use an array for one per client.")
+            raise InvalidConfig(
+                f"fedhybrid: {name} as a tuple is (gradient, newton), two numbers, not {len(value)}; use an array for one per client."
+            )
         return tuple(positive("fedhybrid", name, entry) for entry in value)
     return positive("fedhybrid", name, value, per_client=True)
 

@@ -41,4 +41,4 @@ def gd(*, step_size: Any) -> Algorithm:
     def init(clients: Clients, x0: Vec) -> GdState:
         return GdState(x0, clients.start(nothing), jnp.asarray(jnp.inf), jnp.asarray(s))
 
-    return Algorithm(init, step, (nothing, gradient), Spec("gd", {"step_size": s}))
+    return Algorithm(init, step, (nothing, gradient), Spec("gd", {"step_size": s}), residual_is_gradient=True)

@@ -55,7 +55,7 @@ def step(clients: Clients, state: LbfgsState) -> LbfgsState:
     u = state.x0 + state.t * state.p
     local, (F, g) = clients.mean(value_and_gradient, state.local, u)
     noise = 10.0 * jnp.finfo(F.dtype).eps * jnp.abs(F)
-    accept = ~jnp.isfinite(state.F) | (F <= state.F + ARMIJO * state.t * (state.p @ state.g) + noise)
+    accept = ~jnp.isfinite(state.F) | (state.F + ARMIJO * state.t * (state.p @ state.g) + noise >= F)
 
     s_new, y_new = u - state.x0, g - state.g
     ys = y_new @ s_new
@@ -95,4 +95,4 @@ def lbfgs(*, memory: int = 10) -> Algorithm:
         local = clients.start(nothing)
         return LbfgsState(x0, local, inf, inf, zero, zero, jnp.asarray(1.0), pairs, pairs, jnp.zeros(memory))
 
-    return Algorithm(init, step, (nothing, value_and_gradient), Spec("lbfgs", {"memory": memory}))
+    return Algorithm(init, step, (nothing, value_and_gradient), Spec("lbfgs", {"memory": memory}), residual_is_gradient=True)

@@ -53,7 +53,7 @@ def step(clients: Clients, state: State) -> State:
     noise = 10.0 * jnp.finfo(F.dtype).eps * jnp.abs(F)  # a fall smaller than F's own rounding cannot be told from a rise
 
     def too_long(trial: Trial) -> Array:
-        return ~(trial.F <= F + ARMIJO * trial.t * slope + noise) & (trial.halvings < HALVINGS)
+        return ~(F + ARMIJO * trial.t * slope + noise >= trial.F) & (trial.halvings < HALVINGS)
 
     def shorten(trial: Trial) -> Trial:
         t = 0.5 * trial.t
@@ -71,4 +71,4 @@ def newton() -> Algorithm:
     def init(clients: Clients, x0: Vec) -> State:
         return State(x0, clients.start(nothing), jnp.asarray(jnp.inf))
 
-    return Algorithm(init, step, (nothing, expansion, value), Spec("newton", {}))
+    return Algorithm(init, step, (nothing, expansion, value), Spec("newton", {}), residual_is_gradient=True)

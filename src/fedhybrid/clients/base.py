@@ -30,7 +30,7 @@ class Meter(NamedTuple):
     floats_up: Array
     floats_down: Array
 
-    def count(self, n: int, up: Up, down: Any) -> "Meter":
+    def after_round(self, n: int, up: Up, down: Any) -> "Meter":
         """One round in which n clients each got `down` and sent `up`."""
         return Meter(self.rounds + 1, self.floats_up + n * floats(up), self.floats_down + n * floats(down))
 

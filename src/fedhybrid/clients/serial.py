@@ -32,7 +32,7 @@ class Serial:
         pairs = [_on_client(fn, me, part, *down) for me, part in zip(self.clients, local.parts, strict=True)]
         parts, ups = zip(*pairs, strict=True)
         up = jax.tree.map(lambda *leaves: functools.reduce(jnp.add, leaves) / self.n, *ups)
-        return Local(list(parts), local.meter.count(self.n, up, down)), up
+        return Local(list(parts), local.meter.after_round(self.n, up, down)), up
 
     def observe(self, fn: Callable[..., Any], local: Local, *down: Any) -> Any:
         seen = [_on_client(fn, me, part, *down) for me, part in zip(self.clients, local.parts, strict=True)]

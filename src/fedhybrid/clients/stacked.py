@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from ..fleet import Fleet
@@ -43,7 +42,7 @@ class Stacked:
         pairs = [self._each(fn, me, (part,), down) for me, part in zip(self.groups, local.parts, strict=True)]
         parts, ups = zip(*pairs, strict=True)
         up = jax.tree.map(lambda *leaves: jnp.sum(jnp.concatenate(leaves), axis=0) / self.n, *ups)
-        return Local(parts, local.meter.count(self.n, up, down)), up
+        return Local(parts, local.meter.after_round(self.n, up, down)), up
 
     def observe(self, fn: Callable[..., Any], local: Local, *down: Any) -> Any:
         return self.call(_observe, (fn,), local, *down)

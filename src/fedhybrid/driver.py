@@ -1,0 +1,326 @@
+"""What `solve` does between two looks at the compiled loop: ask for a certificate, judge, save, go on.
+
+Stopping rests on what a server can see: the residual that rides along with the clients' messages. When it is small, one round at x₀
+gives ‖Σ∇fᵢ(x₀)‖ and a bound (certificate.py); SOLVED means that the bound holds. If it does not, the run goes on and asks again later.
+Nothing here depends on the clock except when to look, which changes no number.
+"""
+
+import hashlib
+import math
+import time
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from . import certificate as cert
+from . import checkpoint as files
+from .algorithms.base import Algorithm, durable_leaves, with_durable_leaves
+from .algorithms.defaults import Attempts
+from .checkpoint import Checkpoint, Snapshot
+from .clients.base import Client, Clients, Meter
+from .fleet import Fleet
+from .progress import Progress
+from .result import Result, TraceBuilder
+from .status import CheckpointError, Status
+from .watch import Halt, Watch, advance
+
+Array = Any
+Outcome = tuple[Status, str]  # how it ended, and advice
+FIRST_LOOK = 1e-2  # ask first when the residual has fallen to this part of its largest
+FIRST_CHECK = 16  # steps after which a direction without minimiser is first looked for
+MOST_CERTIFICATES = 50
+BETWEEN_LOOKS = 0.25  # seconds
+SAVING = 0.1  # the part of the time that may go into writing checkpoints
+
+SINGULAR = (
+    "The summed Hessian is singular (constant or duplicate columns, or too few rows) and the penalty is zero: many x fit equally well. "
+    "From a zero start this is the one of least norm. Drop columns or set reg > 0."
+)
+
+
+class Limits(NamedTuple):
+    tol: float
+    max_rounds: int
+    max_seconds: float
+
+
+class Driver:
+    """One call of `solve`."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        clients: Clients,
+        algorithm: Algorithm | None,
+        start: Array,
+        limits: Limits,
+        place: Checkpoint | None,
+        bar: Progress | None,
+    ) -> None:
+        self.fleet, self.clients, self.limits, self.place, self.bar = fleet, clients, limits, place, bar
+        self.attempts = Attempts(algorithm, fleet, start)
+        self.deadline = time.monotonic() + limits.max_seconds
+        self.capacity = int(np.clip(2**20 // fleet.d, 16, 256))  # rows of the trace per look
+        self.pace = 16.0  # steps that fit between two looks
+        self.curvature: cert.Curvatures | None = None
+        self.certificate: cert.Certificate | None = None
+        self.certificates = 0
+        self.direction: np.ndarray | None = None
+        self.x_checked = np.asarray(start)
+        self._begin(0, start)
+        self.trace = TraceBuilder(np.asarray(self.state.x0))
+        if place is not None:
+            self._resume(place, start)
+
+    def _begin(self, attempt: int, start: Array, meter: Meter | None = None) -> None:
+        """A new attempt; the meter goes on counting. With an algorithm of the caller's own there is only one."""
+        self.attempt, self.algorithm = attempt, self.attempts.algorithm(attempt)
+        self.state = self.algorithm.init(self.clients, start)
+        if meter is not None:
+            self.state = self.state._replace(local=self.state.local._replace(meter=meter))
+        m = cert.penalty_floor(self.fleet) or (self.curvature.visible if self.curvature else 0.0)
+        exact = m > 0 and self.algorithm.residual_is_gradient
+        self.watch = Watch.begin(self.state.x0, self.limits.tol * m, 0.0 if exact else FIRST_LOOK)
+        self.next_check = FIRST_CHECK
+        self.saved_steps, self.saved_time, self.saving = 0, time.monotonic(), 0.0
+
+    def finish(self) -> Result:
+        while True:
+            try:
+                self._advance()
+                outcome = self._judge()
+                if outcome is not None:
+                    return self._result(*outcome)
+                self._save()
+            except KeyboardInterrupt:
+                return self._result(Status.INTERRUPTED)
+            except CheckpointError as error:
+                return self._result(Status.CHECKPOINT_ERROR, str(error))
+            if time.monotonic() > self.deadline:
+                return self._result(Status.TIME_LIMIT)
+
+    @property
+    def rounds(self) -> int:
+        return int(self.state.local.meter.rounds)
+
+    def _advance(self) -> None:
+        most = min(self.capacity, int(self.pace), self.next_check - int(self.watch.steps))
+        if self.place is not None:
+            most = min(most, self.place.every)
+        began = time.monotonic()
+        limits = jnp.asarray(max(1, most)), jnp.asarray(self.limits.max_rounds)
+        static = (self.algorithm.step, self.capacity)
+        self.state, self.watch, rows, filled = self.clients.call(advance, static, self.state, self.watch, *limits)
+        steps = int(filled)
+        self.trace.extend({name: np.asarray(column[:steps]) for name, column in rows._asdict().items()})
+        seconds = time.monotonic() - began
+        self.pace = max(1.0, min(2.0 * self.pace, BETWEEN_LOOKS * max(1, steps) / max(seconds, 1e-9)))
+        if self.bar is not None:
+            self.bar.show(self.rounds, self.trace.recent())
+
+    # ── judging ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _judge(self) -> Outcome | None:
+        """The outcome, if there is one; otherwise the loop is told what to wait for next."""
+        halt = Halt(int(self.watch.halt))
+        if halt in (Halt.DIVERGED, Halt.NONFINITE):
+            return self._broken(halt)
+        if halt in (Halt.ASK, Halt.STALLED):
+            outcome = self._certify(stalled=halt is Halt.STALLED)
+            if outcome is not None:
+                return outcome
+        if self.rounds >= self.limits.max_rounds:
+            return self._without_minimiser(self.state.x0) or (Status.MAX_ROUNDS, "")
+        if int(self.watch.steps) >= self.next_check:
+            self.next_check *= 2
+            moved = np.linalg.norm(np.asarray(self.state.x0) - self.x_checked)
+            if moved > 1e-2 * np.linalg.norm(self.x_checked):
+                return self._without_minimiser(self.state.x0)
+        return None
+
+    def _broken(self, halt: Halt) -> Outcome | None:
+        outcome = self._without_minimiser(self.watch.best_x0)
+        if outcome is not None:
+            return outcome
+        if self.attempts.more(self.attempt) and self.rounds < self.limits.max_rounds:
+            self._begin(self.attempt + 1, self.watch.best_x0, self.state.local.meter)
+            return None
+        if halt is Halt.DIVERGED:
+            return Status.DIVERGED, "Try smaller step sizes a and b, or a larger mu."
+        if sites := self._sites_that_do_not_factor():
+            return Status.ILL_CONDITIONED, f"∇²f + μI could not be factored at {', '.join(sites)}; use a larger mu, or a penalty."
+        return Status.NONFINITE, "Try smaller step sizes or a larger mu; a custom loss must be finite wherever it is evaluated."
+
+    def _sites_that_do_not_factor(self) -> list[str]:
+        mu = self.algorithm.spec.parameters.get("mu")
+        if mu is None:
+            return []
+        broken = self.clients.observe(_does_not_factor, self.state.local, self.watch.best_x0, jnp.asarray(mu))
+        return [self.fleet.names[i] for i in np.flatnonzero(np.asarray(broken))]
+
+    def _without_minimiser(self, x: Array) -> Outcome | None:
+        """NO_MINIMISER if x is on its way to infinity along a direction that proves it."""
+        if not self.fleet.loss.can_recede or self.fleet.reg.min() > 0 or not bool(jnp.all(jnp.isfinite(x))):
+            return None
+        before, self.x_checked = self.x_checked, np.asarray(x)
+        local, self.direction = cert.falling_direction(self.clients, self.state.local, self.fleet, x, before)
+        self.state = self.state._replace(local=local)
+        if self.direction is None:
+            return None
+        return Status.NO_MINIMISER, "The data are separable along `direction`, which the penalty leaves free. Set reg > 0."
+
+    # ── certificates ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _target(self, x: Array) -> float:
+        return self.limits.tol * max(1.0, float(jnp.linalg.norm(x)))
+
+    def _certify(self, stalled: bool) -> Outcome | None:
+        x = self.state.x0
+        self.certificates += 1
+        closing = stalled or self.certificates >= MOST_CERTIFICATES
+        found = self._measure(x, closing)
+        target = self._target(x)
+        if found.error_bound <= target:
+            self.certificate = found
+            return Status.SOLVED, ""
+        unprovable = found.singular or self.fleet.loss.bend is None or self.fleet.d > cert.LARGEST_HESSIAN
+        reached = found.estimate <= target
+        if closing or (unprovable and reached):
+            self.certificate = found
+            outcome = self._without_minimiser(x)
+            if outcome is not None:
+                return outcome
+            if found.singular:
+                return Status.ILL_CONDITIONED, SINGULAR
+            return Status.SOLVED_INACCURATE, self._about(found, reached)
+        self._ask_later(x, target / min(found.error_bound, found.estimate))
+        return None
+
+    def _ask_later(self, x: Array, ratio: float) -> None:
+        """Wait until the residual is smaller by the factor that the error must fall by; but by ten at most, unless it is the gradient
+        itself: another residual may fall far more slowly than the error does, and asking costs one round."""
+        factor = min(0.5, 0.5 * ratio) if ratio > 0 else 0.1
+        factor = factor if self.algorithm.residual_is_gradient else max(factor, 0.1)
+        reached = float(self.trace.recent()[-1]) / max(1.0, float(jnp.linalg.norm(x)))
+        self.watch = self.watch._replace(ask=jnp.asarray(reached * factor), ask_relative=jnp.asarray(0.0), halt=jnp.zeros((), jnp.int64))
+
+    def _measure(self, x: Array, closing: bool) -> cert.Certificate:
+        """The certificate at x: a round for the gradient, and one for the sum of Hessians where the bound needs it."""
+        local, norm = cert.gradient_norm(self.clients, self.state.local, x)
+        self.state = self.state._replace(local=local)
+        same_everywhere = self.fleet.loss.bend == 0.0
+        found = cert.certify_point(self.fleet, norm, self.curvature if same_everywhere else None)
+        if found.error_bound <= self._target(x) or not self._hessian_helps(norm, x, closing, same_everywhere):
+            if self.curvature is None or same_everywhere:
+                return found
+            return found._replace(estimate=min(found.estimate, norm / self.curvature.visible))
+        local, self.curvature = cert.curvatures(self.clients, self.state.local, x)
+        self.state = self.state._replace(local=local)
+        return cert.certify_point(self.fleet, norm, self.curvature)
+
+    def _hessian_helps(self, norm: float, x: Array, closing: bool, same_everywhere: bool) -> bool:
+        if self.fleet.d > cert.LARGEST_HESSIAN or not math.isfinite(norm):
+            return False
+        if same_everywhere and self.curvature is not None:
+            return False
+        if cert.penalty_floor(self.fleet) > 0:
+            return closing and self.fleet.loss.bend is not None
+        return closing or self.curvature is None or norm <= 2.0 * self.curvature.visible * self._target(x)
+
+    def _about(self, found: cert.Certificate, reached: bool) -> str:
+        if not reached:
+            return f"Rounding allows no smaller residual; the proved bound is {found.error_bound:.1e}."
+        return f"No bound is known for this problem; by the curvature at x the error is about {found.estimate:.1e}."
+
+    # ── the result ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _best_point(self) -> Array:
+        """The last x₀, unless the run has gone astray since its best."""
+        x, recent = self.state.x0, self.trace.recent()
+        astray = int(self.watch.halt) in (Halt.DIVERGED, Halt.NONFINITE) or not bool(jnp.all(jnp.isfinite(x)))
+        return self.watch.best_x0 if astray or (len(recent) and recent[-1] > 10.0 * float(self.watch.best)) else x
+
+    def _result(self, status: Status, advice: str = "") -> Result:
+        x = self._best_point() if self.certificate is None else self.state.x0
+        found = self.certificate or self._measure(x, closing=status is not Status.INTERRUPTED)
+        if status is Status.MAX_ROUNDS and found.error_bound <= self._target(x):
+            status = Status.SOLVED
+        values = [np.asarray(value) for value in self.clients.observe(_own_values, self.state.local)]
+        has_values = len(values) == 2 and all(np.all(np.isfinite(value)) for value in values)
+        meter = self.state.local.meter
+        return Result(
+            x=np.asarray(x),
+            status=status,
+            message=" ".join([status.sentence[0].upper() + status.sentence[1:] + ".", *([advice] if advice else [])]),
+            rounds=self.rounds,
+            floats_up=int(meter.floats_up),
+            floats_down=int(meter.floats_down),
+            gradient_norm=found.gradient_norm if math.isfinite(found.gradient_norm) else math.inf,
+            error_bound=found.error_bound if math.isfinite(found.error_bound) else math.inf,
+            m_hat=found.m_hat,
+            kappa_hat=found.kappa_hat,
+            trace=self.trace.finish(),
+            x_clients=values[0] if has_values else None,
+            lam_clients=values[1] if has_values else None,
+            direction=self.direction,
+            algorithm=str(self.algorithm.spec),
+            notes=self.fleet.notes,
+        )
+
+    # ── checkpoints ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _identity(self, start: Array) -> dict[str, str]:
+        begun = hashlib.sha256((self.attempts.algorithm(0).spec.digest()).encode() + np.asarray(start).tobytes()).hexdigest()
+        return {"problem": self.fleet.fingerprint, "algorithm": begun, "transport": type(self.clients).__name__}
+
+    def _save(self) -> None:
+        if self.place is None:
+            return
+        steps, now = int(self.watch.steps), time.monotonic()
+        due = steps - self.saved_steps >= self.place.every
+        affordable = self.place.every == 1 or self.saving <= SAVING * (now - self.saved_time)
+        if not due or not affordable:
+            return
+        arrays = {f"state.{k}": leaf for k, leaf in enumerate(durable_leaves(self.state))}
+        arrays |= {f"watch.{name}": np.asarray(value) for name, value in self.watch._asdict().items()}
+        arrays |= {f"trace.{name}": column for name, column in self.trace.arrays().items()}
+        arrays |= {"x_checked": self.x_checked}
+        scalars = {
+            "tol": self.limits.tol,
+            "attempt": self.attempt,
+            "next_check": self.next_check,
+            "certificates": self.certificates,
+            "curvature": None if self.curvature is None else list(self.curvature),
+        }
+        files.save(self.place.directory, self.identity, Snapshot(scalars, arrays))
+        self.saved_steps, self.saved_time = steps, time.monotonic()
+        self.saving = self.saved_time - now
+
+    def _resume(self, place: Checkpoint, start: Array) -> None:
+        self.identity = self._identity(start)
+        snapshot = files.load(place.directory, self.identity)
+        if snapshot is None:
+            return
+        scalars, arrays = snapshot
+        if scalars["attempt"] > 0:
+            self._begin(scalars["attempt"], start)
+        saved = [arrays[f"state.{k}"] for k in range(len(durable_leaves(self.state)))]
+        self.state = with_durable_leaves(self.state, saved)
+        self.watch = Watch(*(jnp.asarray(arrays[f"watch.{name}"]) for name in Watch._fields))
+        self.trace = TraceBuilder.from_arrays({name[6:]: column for name, column in arrays.items() if name.startswith("trace.")})
+        self.x_checked = arrays["x_checked"]
+        self.next_check, self.certificates = scalars["next_check"], scalars["certificates"]
+        self.curvature = None if scalars["curvature"] is None else cert.Curvatures(*scalars["curvature"])
+        self.saved_steps = int(self.watch.steps)
+        if scalars["tol"] != self.limits.tol:  # another tolerance: ask at once how this point stands
+            self.watch = self.watch._replace(ask=jnp.asarray(jnp.inf))
+
+
+def _own_values(me: Client, local: Any) -> tuple:
+    return (local.x, local.lam) if hasattr(local, "x") and hasattr(local, "lam") else ()
+
+
+def _does_not_factor(me: Client, local: Any, x: Array, mu: Array) -> Array:
+    factor = jnp.linalg.cholesky(me.f.hess(x) + mu * jnp.eye(x.shape[0], dtype=x.dtype))
+    return ~jnp.all(jnp.isfinite(factor))

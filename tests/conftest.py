@@ -1,0 +1,18 @@
+"""The strictest settings that the library must work under. x64 stays off: the library scopes it itself."""
+
+import os
+from pathlib import Path
+
+# As in the Makefile, for whoever runs pytest by hand; jax reads them when it is imported.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".cache" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+import hypothesis
+import jax
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+hypothesis.settings.register_profile("fedhybrid", deadline=None, derandomize=True, max_examples=20, database=None)
+hypothesis.settings.load_profile("fedhybrid")
