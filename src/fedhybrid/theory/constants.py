@@ -1,13 +1,22 @@
-"""The paper's analysis as functions: mᵢ, ℓᵢ, admissible step sizes, the proved rate ρ, and Δᵏ with its parts."""
+"""Assumption 1: mᵢ I ⪯ ∇²fᵢ(x) ⪯ ℓᵢ I, for every client and every x.
+
+    squared loss   the extreme eigenvalues of the constant Hessian
+    other losses   mᵢ = the least penalty's share, ℓᵢ = ell·λmax(Σ wⱼaⱼaⱼᵀ) + the largest penalty's share
+
+`ell` bounds the loss's second derivative in its prediction: 1 squared and Huber, 1/4 logistic, 1/2 softmax (diag p − ppᵀ is a
+covariance of a unit vector's entries: vᵀ(diag p − ppᵀ)v = Var(v) ≤ (max v − min v)²/4 ≤ ‖v‖²/2). A coordinate without penalty, such
+as the intercept, leaves mᵢ = 0 there: far out the loss itself may be flat. All are rounded outwards.
+"""
 
 from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse
 
-from .fleet import Fleet
-from .status import InvalidConfig
+from ..fleet import Fleet
+from ..status import InvalidConfig
 
+EPS = float(np.finfo(float).eps)
 LARGEST_EIGENPROBLEM = 1000  # d beyond which ‖A‖² is bounded by norms instead of computed
 
 
@@ -27,7 +36,8 @@ def bounds(fleet: Fleet) -> Bounds:
     for i in range(fleet.n):
         if fleet.on_statistics and fleet.d <= LARGEST_EIGENPROBLEM:
             spectrum = np.linalg.eigvalsh(fleet.client(i).f.H)
-            m[i], ell[i] = max(spectrum[0], share.min()), spectrum[-1]
+            blur = fleet.d * EPS * spectrum[-1]  # eigvalsh is that exact; without it a singular Hessian would get a tiny m > 0
+            m[i], ell[i] = max(spectrum[0] - blur, share.min()), spectrum[-1] + blur
         else:
             m[i], ell[i] = share.min(), fleet.loss.ell * _squared_norm(fleet, i) + share.max()
     return Bounds(m, ell)
@@ -42,9 +52,10 @@ def _squared_norm(fleet: Fleet, i: int) -> float:
         A = scipy.sparse.hstack([A, ones]).tocsr() if scipy.sparse.issparse(A) else np.hstack([A, ones])
     if A.shape[0] == 0:
         return 0.0
+    outwards = 2 * sum(A.shape) * EPS
     if min(A.shape) <= LARGEST_EIGENPROBLEM:
         gram = A.T @ A if A.shape[1] <= A.shape[0] else A @ A.T
         gram = gram.toarray() if scipy.sparse.issparse(gram) else gram
-        return float(np.linalg.eigvalsh(gram)[-1]) * (1 + 1e-12)
+        return float(np.linalg.eigvalsh(gram)[-1] + outwards * np.trace(gram))  # a product's error is within its terms' norms
     size = abs(A)
-    return float(size.sum(axis=0).max() * size.sum(axis=1).max())
+    return float(size.sum(axis=0).max() * size.sum(axis=1).max() * (1 + outwards))

@@ -1,0 +1,45 @@
+"""Tables for a terminal of 80 columns."""
+
+from rich.table import Table
+
+from ..demo import Demo
+
+
+def sites_table(demo: Demo) -> Table:
+    """Who holds what."""
+    labels = [y for _, y in demo.data.sites.values()]
+    rows = [len(y) for y in labels]
+    one_class = sum(len(set(y)) == 1 for y in labels)
+    table = Table(title=f"{len(rows)} sites of {min(rows)} to {max(rows)} rows, {one_class} with one class", title_justify="left")
+    table.add_column("site")
+    for heading in ("rows", "benign", "malignant"):
+        table.add_column(heading, justify="right")
+    table.add_column("update in FedH-4")
+    hybrid = next(fit for fit in demo.fits if 0 < len(fit.newton_sites) < len(demo.data.sites))
+    for name, (_, y) in demo.data.sites.items():
+        benign = int(y.sum())
+        table.add_row(name, str(len(y)), str(benign), str(len(y) - benign), "newton" if name in hybrid.newton_sites else "gradient")
+    return table
+
+
+def methods_table(demo: Demo) -> Table:
+    """What each method needed, and how far from the pooled fit it ended."""
+    table = Table(title="To a proved error of 1e-8", title_justify="left")
+    table.add_column("method")
+    for heading in ("newton\nsites", "rounds", "floats up\nper site", "distance to\npooled fit", "test\naccuracy"):
+        table.add_column(heading, justify="right")
+    table.add_column("status")
+    sites = len(demo.data.sites)
+    for fit in demo.fits:
+        table.add_row(
+            fit.name,
+            str(len(fit.newton_sites)),
+            f"{fit.result.rounds:,}",
+            f"{fit.result.floats_up // sites:,}",
+            f"{fit.distance[-1]:.1e}",
+            f"{fit.accuracy:.1%}",
+            str(fit.result.status),
+        )
+    table.add_section()
+    table.add_row("pooled fit", "", "", "all rows", "", f"{demo.pooled_accuracy:.1%}", "")
+    return table
