@@ -24,9 +24,10 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))  # the reference loops are the tests' oracles
 
-import fedhybrid as fh  # noqa: E402  (after the path is set)
 from reference.fedhybrid import fedhybrid as reference_loops  # noqa: E402
 from reference.objective import clients as reference_clients  # noqa: E402
+
+import fedhybrid as fh  # noqa: E402  (after the path is set)
 
 
 def best_of(repeats: int, function: Callable[[], object]) -> float:
@@ -151,14 +152,16 @@ def resident(field: str) -> int:
 
 
 def memory_in_this_process() -> dict[str, float]:
-    jnp.zeros(3).block_until_ready()
+    algorithm = fh.fedhybrid(mu=0.001, a=1.0, b=0.1)
+    tiny = [(np.eye(3, 50), np.ones(3)), (np.ones((9, 50)), np.zeros(9))]
+    fh.run(algorithm, fh.Stacked(fh.Fleet(tiny, loss=fh.logistic, reg=0.01)), 5)  # JAX's own start-up is not the fleet's
     sites = lognormal_fleet()
     data = sum(A.nbytes + y.nbytes for A, y in sites)
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
     fleet = fh.Fleet(sites, loss=fh.logistic, reg=0.01, update="newton")
     began = time.perf_counter()
-    _, trace = fh.run(fh.fedhybrid(mu=0.001, a=1.0, b=0.1), fh.Stacked(fleet), 5)
+    _, trace = fh.run(algorithm, fh.Stacked(fleet), 5)
     padded = sum(group.rows * len(group.members) for group in fleet.groups) / sum(len(y) for _, y in sites)
     return {
         "data_megabytes": data / 1e6,

@@ -58,7 +58,7 @@ def sample(loss, *, sizes=SIZES, d=4, seed=0, reg=0.3, sparse=False, intercept=F
     truth = rng.normal(size=d)
     sites, plain_sites = [], []
     for N in sizes:
-        A = 0.7 * rng.normal(size=(N, d))
+        A = (0.3 if loss == "poisson" else 0.7) * rng.normal(size=(N, d))
         if sparse:
             kept = np.argsort(rng.random(size=(N, d)), axis=1)[:, :3]
             A = A * (np.arange(d) == kept[:, :, None]).any(axis=1)

@@ -124,8 +124,8 @@ def test_bounds_on_curvature_hold_and_are_reached():
     assert eigenvalues.max() == pytest.approx(fh.softmax.ell, abs=1e-12)
     for loss in (fh.logistic, fh.poisson):  # |φ‴| ≤ bend·φ″
         d2 = evaluate(loss, z, np.zeros_like(z))[2]
-        d3 = np.gradient(d2, z)
-        assert np.all(np.abs(d3) <= loss.bend * d2 * (1 + 1e-3))
+        d3 = (d2[2:] - d2[:-2]) / (z[2:] - z[:-2])
+        assert np.all(np.abs(d3) <= loss.bend * d2[1:-1] * (1 + 1e-4))
 
 
 def test_huber_with_delta_is_one_loss_however_often_it_is_asked_for():

@@ -287,6 +287,7 @@ def test_theorem_1_holds_in_every_round_on_ten_logistic_problems():
         assert_holds(certified(rows_problem(seed), seed), seed)
 
 
+@pytest.mark.slow
 @softmax_broadcasts
 def test_theorem_1_holds_for_softmax():
     assert_holds(theory.certify(rows_problem(3, "softmax")[0], 0.7, rounds=ROUNDS), 3)
@@ -386,9 +387,14 @@ def test_step_sizes_are_given_as_fedhybrid_takes_them():
     kinds = ("gradient", "newton")
     by_client = theory.rate(1.0, np.array([0.1, 0.2]), np.array([0.01, 0.02]), 1.0, 2.0, kinds)
     assert theory.rate(1.0, (0.1, 0.2), (0.01, 0.02), 1.0, 2.0, kinds) == by_client
-    assert theory.violations(1.0, 0.1, 0.001, 1.0, 2.0, kinds) == []
+    assert theory.violations(1.0, 0.1, 0.0005, 1.0, 2.0, kinds) == []
     fleet, _, mu = PROBLEMS[0]
-    assert theory.certify(fleet, mu, steps=((0.1 / mu, 0.2), (1e-3 * mu, 1e-3)), rounds=ROUNDS).holds
+    m, ell = theory.bounds(fleet)
+    admitted = theory.theorem_steps(mu, m, ell, fleet.updates)
+    newton = np.array(fleet.updates) == "newton"
+    pairs = tuple((float(size[~newton].min()), float(size[newton].min())) for size in admitted)
+    theory.check_steps(mu, *pairs, m, ell, fleet.updates)
+    assert theory.certify(fleet, mu, steps=pairs, rounds=ROUNDS).holds
 
 
 # ── what is refused ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -408,6 +414,7 @@ def test_step_sizes_are_given_as_fedhybrid_takes_them():
         (lambda: theory.violations(1.0, -0.1, 0.1, 1.0, 1.0, ["newton"]), "a must be positive"),
         (lambda: theory.dual(PROBLEMS[0][0], np.zeros((2, 2)), 1.0), r"shape \(4, 3\), not \(2, 2\)"),
         (lambda: theory.lagrangian([], np.zeros((2, 2)), np.zeros((2, 2)), 1.0), "a Fleet, or a list of problems"),
+        (lambda: theory.gaps(PROBLEMS[1][0], np.full((N, D), 1e9), np.zeros((N, D)), 1.0), "too far from the optimum"),
         (lambda: theory.certify(PROBLEMS[0][0], 1.0, round=3), "rounds"),
     ],
 )
@@ -523,16 +530,18 @@ def test_the_measured_rate_on_quadratics_is_the_spectral_radius():
         H = [f.hess(np.zeros(D)) for f in oracle]
         newton = np.array([kind == "newton" for kind in fleet.updates])
         scale = np.where(newton, 1.0, 1 / (mu + np.array([np.linalg.norm(H_i, 2) for H_i in H])))
-        a, b = scale * rng.uniform(0.5, 1.0, size=N), mu * scale * rng.uniform(0.1, 0.3, size=N) * np.where(newton, 1 / mu, mu)
+        a = scale * rng.uniform(0.5, 1.0, size=N)
+        b = scale * rng.uniform(0.3, 0.8, size=N) * np.where(newton, 1.0, mu**2)
         radius = spectral_radius(H, fleet.updates, mu, a, b)
-        if not 0.8 < radius < 0.97:  # faster ones leave too few rounds to measure, slower ones take too many
+        if radius > 0.985:  # some diverge, some take too many rounds to measure
             continue
         x, lam = start(seed)
-        _, trace = fh.run(fh.fedhybrid(mu=mu, a=a, b=b, x=x, lam=mu * lam), fh.Stacked(fleet), 600)
+        _, trace = fh.run(fh.fedhybrid(mu=mu, a=a, b=b, x=x, lam=mu * lam), fh.Stacked(fleet), 2000)
         error = np.linalg.norm(trace.x0 - minimiser(oracle), axis=1)
         rounds = np.flatnonzero((error < 1e-5 * error[0]) & (error > 1e-12 * error[0]))
         measured = np.exp(np.polyfit(rounds, np.log(error[rounds]), 1)[0])
         assert measured == pytest.approx(radius, rel=0.01), f"seed {seed}"
+        assert np.log(measured) == pytest.approx(np.log(radius), rel=0.05), f"seed {seed}"  # radii are near 1: the harder test
         checked += 1
     assert checked >= 10
 

@@ -36,7 +36,7 @@ class Dense:
         return self.A @ x
 
     def tdot(self, r: Array) -> Array:
-        return self.A.T @ r
+        return (r.T @ self.A).T  # A.T @ r would make XLA copy the transposed table
 
     def gram(self, w: Array) -> Array:
         """Σⱼ wⱼ aⱼ aⱼᵀ."""

@@ -13,7 +13,8 @@ import struct
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from fedhybrid.status import CheckpointError, CheckpointWarning
 class Case(NamedTuple):
     fleet: Callable[[], fh.Fleet]
     algorithm: Callable[[], fh.Algorithm | None]
-    options: dict[str, Any] = {}
+    options: Mapping[str, Any] = MappingProxyType({})
 
 
 def rows(loss: str, sizes: tuple[int, ...] = (20, 16, 20, 12), d: int = 4, seed: int = 0, size: float = 1.0) -> list:
@@ -62,6 +63,11 @@ def poisson() -> fh.Fleet:
     return fh.Fleet(rows("poisson", size=4.0), loss=fh.poisson, reg=0.0, update=MIXED, intercept=True)
 
 
+def separable() -> fh.Fleet:
+    A, y = np.array([[1.0, 2.0], [2.0, 1.0], [-1.0, -2.0], [-2.0, -1.5]]), np.array([1.0, 1.0, 0.0, 0.0])
+    return fh.Fleet([(A, y), (1.5 * A, y)], loss=fh.logistic, update=("gradient", "newton"))
+
+
 def steady(mu: float = 0.1, a: Any = (2.0, 0.8), b: Any = (0.01, 0.2)) -> fh.Algorithm:
     return fh.fedhybrid(mu=mu, a=a, b=b)
 
@@ -75,6 +81,8 @@ CASES = {
     "gd": Case(logistic, lambda: fh.gd(step_size=2.0), {"tol": 1e-4}),
     "lbfgs": Case(logistic, lambda: fh.lbfgs(memory=3)),
     "newton": Case(logistic, fh.newton),
+    "separable": Case(separable, lambda: steady(a=0.5, b=0.02)),
+    "diverging": Case(logistic, lambda: steady(a=(9.0, 0.8), b=(0.9, 0.2))),
 }
 
 
@@ -159,13 +167,8 @@ def report_checkpoints() -> None:
     checkpoint.load, checkpoint.save = loading, saving
 
 
-def main(task: dict[str, Any]) -> None:
-    assert driver.files is checkpoint  # what is patched here is what solve uses
-    if "die" in task:
-        Fate(*task["die"])
-    report_checkpoints()
-    if "largest_file" in task:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (task["largest_file"], resource.RLIM_INFINITY))
+def call(task: dict[str, Any]) -> bool:
+    """One call of solve. Whether the disk let it end."""
     place = fh.Checkpoint(task["directory"], **task.get("checkpoint", {}))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CheckpointWarning)
@@ -174,7 +177,7 @@ def main(task: dict[str, Any]) -> None:
             result = solve(task["case"], checkpoint=place, **task.get("options", {}))
         except CheckpointError as error:
             say(refused=str(error), status=error.status.name)
-            return
+            return True
         seconds = time.perf_counter() - began
     say(
         digest=digest(result),
@@ -184,8 +187,25 @@ def main(task: dict[str, Any]) -> None:
         steps=len(result.trace),
         finite=bool(np.isfinite(result.x).all()),
         seconds=seconds,
-        warned=[str(w.message) for w in caught if w.category is CheckpointWarning],
+        warned=[str(warning.message) for warning in caught],
     )
+    return result.status is not fh.Status.CHECKPOINT_ERROR
+
+
+def main(task: dict[str, Any]) -> None:
+    """Call solve, and call it again after each error of the disk, `calls` times at most."""
+    assert driver.files is checkpoint  # what is patched here is what solve uses
+    if "die" in task:
+        Fate(*task["die"])
+    report_checkpoints()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if "largest_file" in task:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (task["largest_file"], limits[1]))
+    for number in range(1, task.get("calls", 1) + 1):
+        if number == task.get("lift_limit_before"):
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        if call(task):
+            break
 
 
 if __name__ == "__main__":

@@ -20,9 +20,7 @@ class Serial:
     def __init__(self, fleet: Fleet) -> None:
         self.n, self.d, self.names = fleet.n, fleet.d, fleet.names
         with jax.enable_x64(True):
-            self.clients: list[Client] = [
-                jax.tree.map(jnp.asarray, fleet.client(i, _padded(fleet.sites[i].A.shape[0]))) for i in fleet.order
-            ]
+            self.clients: list[Client] = [jax.device_put(fleet.client(i, _padded(fleet.sites[i].A.shape[0]))) for i in fleet.order]
 
     def start(self, fn: Callable[..., Any], *down: Any) -> Local:
         parts = [_on_client(fn, me, *down) for me in self.clients]

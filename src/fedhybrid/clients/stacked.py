@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from ..fleet import Fleet
@@ -23,24 +24,14 @@ class Stacked:
     def __init__(self, fleet: Fleet) -> None:
         self.n, self.d, self.names = fleet.n, fleet.d, fleet.names
         with jax.enable_x64(True):
-            # group by group: the host's copy of one is gone before the next is made
-            self.groups = tuple(jax.tree.map(jnp.asarray, fleet.stack(group)) for group in fleet.groups)
-
-    def _each(self, fn: Callable[..., Any], me: Client, local: tuple, down: tuple) -> Any:
-        """fn of every client in a group."""
-        count = me.id.shape[0]
-        size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves((me, local)))
-        if jax.default_backend() != "cpu" or size <= WORTH_BLOCKING or count == 1:
-            return jax.vmap(lambda me, local: fn(me, *local, *down))(me, local)
-        block = max(1, CACHE * count // size)
-        return lax.map(lambda one: fn(one[0], *one[1], *down), (me, local), batch_size=block)
+            # one group after the other: on a GPU the host's copy of one is gone before the next is made; on a CPU there is no copy
+            self.groups = tuple(jax.device_put(fleet.stack(group)) for group in fleet.groups)
 
     def start(self, fn: Callable[..., Any], *down: Any) -> Local:
         return self.call(_start, (fn,), *down)
 
     def mean(self, fn: Callable[..., Any], local: Local, *down: Any) -> tuple[Local, Any]:
-        pairs = [self._each(fn, me, (part,), down) for me, part in zip(self.groups, local.parts, strict=True)]
-        parts, ups = zip(*pairs, strict=True)
+        parts, ups = zip(*(_each_changes(fn, me, part, down) for me, part in zip(self.groups, local.parts, strict=True)), strict=True)
         up = jax.tree.map(lambda *leaves: jnp.sum(jnp.concatenate(leaves), axis=0) / self.n, *ups)
         return Local(parts, local.meter.after_round(self.n, up, down)), up
 
@@ -62,6 +53,46 @@ class Stacked:
         return _compiled(program, static, self, *args)
 
 
+def _each(fn: Callable[..., Any], *stacked: Any) -> Any:
+    """fn of every client in a group."""
+    leaves = jax.tree.leaves(stacked)
+    count = leaves[0].shape[0]
+    size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+    block = max(1, CACHE * count // size)
+    too_large = size > 2 * CACHE * count  # a client that does not fit gains nothing
+    if jax.default_backend() != "cpu" or size <= WORTH_BLOCKING or too_large:
+        return jax.vmap(fn)(*stacked)
+
+    def run_block(start: Array) -> Any:
+        return jax.vmap(fn)(*jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, start, block), stacked))
+
+    # The last block begins early enough to be whole: a client in two blocks gives the same twice, and no table is copied to fit.
+    starts = np.minimum(np.arange(0, count, block), count - block)
+    blocks = lax.map(run_block, jnp.asarray(starts))
+    rest = count - block * (len(starts) - 1)
+
+    def join(leaf: Array) -> Array:
+        return jnp.concatenate([leaf[:-1].reshape(-1, *leaf.shape[2:]), leaf[-1, block - rest :]])
+
+    return jax.tree.map(join, blocks)
+
+
+def _each_changes(fn: Callable[..., Any], me: Client, local: Any, down: tuple) -> tuple[Any, Any]:
+    """fn of every client in a group, as (next local, up). What fn hands back as it got it, such as a cached inverse, is not copied."""
+    unchanged: list[bool] = []
+
+    def changes(me: Client, local: Any) -> Any:
+        local_next, up = fn(me, local, *down)
+        pairs = list(zip(jax.tree.leaves(local), jax.tree.leaves(local_next), strict=True))
+        unchanged[:] = [before is after for before, after in pairs]
+        return [after for before, after in pairs if before is not after], up
+
+    changed, up = _each(changes, me, local)
+    leaves, structure = jax.tree.flatten(local)
+    rest = iter(changed)
+    return jax.tree.unflatten(structure, [leaf if same else next(rest) for leaf, same in zip(leaves, unchanged, strict=True)]), up
+
+
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _compiled(program: Callable, static: tuple, clients: Stacked, *args: Any) -> Any:
     # The fleet's arrays are arguments, never constants: XLA would fold whole Hessians of constants while compiling.
@@ -70,11 +101,11 @@ def _compiled(program: Callable, static: tuple, clients: Stacked, *args: Any) ->
 
 def _start(clients: Stacked, fn: Callable, *down: Any) -> Local:
     zero = jnp.zeros((), jnp.int64)
-    return Local(tuple(clients._each(fn, me, (), down) for me in clients.groups), Meter(zero, zero, zero))
+    return Local(tuple(_each(lambda me: fn(me, *down), me) for me in clients.groups), Meter(zero, zero, zero))
 
 
 def _observe(clients: Stacked, fn: Callable, local: Local, *down: Any) -> Any:
-    parts = [clients._each(fn, me, (part,), down) for me, part in zip(clients.groups, local.parts, strict=True)]
+    parts = [_each(lambda me, part: fn(me, part, *down), me, part) for me, part in zip(clients.groups, local.parts, strict=True)]
     site_order = jnp.argsort(jnp.concatenate([me.id for me in clients.groups]))
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[site_order], *parts)
 

@@ -36,6 +36,7 @@ from .steps import Steps, rate, theorem_steps
 Array = Any
 NODES, WEIGHTS = (0.5 * part for part in np.polynomial.legendre.leggauss(24))  # on [−½, ½]
 PANEL = 4.0  # the largest c·‖Δz‖ over a panel
+MOST_PANELS = 1000
 SMALLEST_RHO = 1e-4
 
 
@@ -54,6 +55,8 @@ def gaps(problems: Problems, x: Any, lam: Any, mu: float) -> Gaps:
     found = _measure(f, x[None], lam[None], mu)
     if not found.settled.all():
         raise InvalidConfig("the inner problem has no minimiser that Newton's method finds: Σfᵢ must be strongly convex; set reg > 0.")
+    if not np.isfinite(found.delta[0]):
+        raise InvalidConfig("x and lam are too far from the optimum: predictions differ by thousands, or the gaps overflow.")
     return Gaps(float(found.delta_lam[0]), float(found.delta_x[0]), float(found.delta[0]))
 
 
@@ -173,7 +176,7 @@ def _spread(e: Array) -> Array:
 
 
 def _bregman(f: Any, v: Array, e: Array) -> Array:
-    """B(v + e, v) of one client."""
+    """B(v + e, v) of one client; NaN where predictions move too far to integrate over."""
     if isinstance(f, Quadratic):
         return 0.5 * (e @ f.hvp(v, e))
     panels = jnp.maximum(1.0, jnp.ceil(bending(f, v, e) / PANEL))
@@ -185,7 +188,9 @@ def _bregman(f: Any, v: Array, e: Array) -> Array:
         curvature = jax.vmap(lambda t: e @ f.hvp(v + t * e, e))(t)
         return panel + 1.0, total + jnp.sum(weights * (1.0 - t) * curvature) / panels
 
-    return lax.while_loop(lambda carry: carry[0] < panels, add, (jnp.zeros(()), jnp.zeros(())))[1]
+    near = panels <= MOST_PANELS  # also false for NaN
+    first = jnp.where(near, 0.0, jnp.inf), jnp.where(near, 0.0, jnp.nan)
+    return lax.while_loop(lambda carry: carry[0] < panels, add, first)[1]
 
 
 __all__ = ["Contraction", "Gaps", "certify", "contracts", "gaps"]

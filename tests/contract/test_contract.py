@@ -1,0 +1,224 @@
+"""What every algorithm promises, on every problem and every transport. A new algorithm is one more row in `TABLE`.
+
+Every cell: reaches x*; makes the same trace on both transports; measures the cost that its docstring states; compiles nothing the
+second time; can be vmapped over its parameters; ignores the order of the clients; survives the smallest fleets.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pytest
+from reference.companions import newton as reference_newton
+from reference.pooled import least_squares_exact, logistic_high_precision, poisson_high_precision
+from samples import error, same_bits, sample
+
+import fedhybrid as fh
+
+TRANSPORTS = [fh.Stacked, fh.Serial]
+FIRST = 5  # steps that are compared one by one
+
+
+class Curvature(NamedTuple):
+    """Of the problem at x*, by the reference: what step sizes are chosen from."""
+
+    n: int
+    ell: float  # of F
+    own: np.ndarray  # of every fᵢ
+    is_gradient: np.ndarray
+
+
+class Row(NamedTuple):
+    """What the contract needs to know of an algorithm."""
+
+    make: Callable[..., fh.Algorithm]  # make(curvature, factor): `factor` near 1 changes the values of its parameters, if it has any
+    steps: int  # that take it to x*
+    up: Callable[[int, int], int]  # floats a client sends in a step, from d and the step's rounds
+    rounds: int | None = 1  # a step; None: as many as a line search needs
+    reach: float = 1e-11  # how near to x* it gets, relative to ‖x*‖
+
+
+def fedhybrid(curvature, factor=1.0):
+    mu = factor * float(np.mean(curvature.own))
+    a = np.where(curvature.is_gradient, 1.0 / (1.5 * curvature.own + mu), 1.0)
+    b = np.where(curvature.is_gradient, 0.25 * mu**2 * a, 0.25)
+    return fh.fedhybrid(mu=mu, a=a, b=b)
+
+
+TABLE = {
+    "fedhybrid": Row(fedhybrid, steps=400, up=lambda d, rounds: d + 2),
+    "gd": Row(lambda curvature, factor=1.0: fh.gd(step_size=factor * 0.7 / curvature.ell), steps=400, up=lambda d, rounds: d),
+    "lbfgs": Row(lambda curvature, factor=1.0: fh.lbfgs(memory=5), steps=60, up=lambda d, rounds: d + 1, reach=1e-9),
+    "newton": Row(
+        lambda curvature, factor=1.0: fh.newton(),
+        steps=12,
+        up=lambda d, rounds: d * (d + 1) // 2 + d + 1 + (rounds - 1),
+        rounds=None,
+    ),
+}
+PROBLEMS = ["squared", "logistic", "poisson", "softmax"]
+UPDATES = ("gradient", "newton", "newton", "gradient", "newton-cg")
+SIZES = (9, 0, 1, 14, 6)
+
+
+class Problem(NamedTuple):
+    data: Any
+    x_star: np.ndarray
+    curvature: Curvature
+
+    def clients(self, transport):
+        return transport(self.data.fleet(update=UPDATES))
+
+
+@functools.cache
+def problem(name):
+    data = sample(name, sizes=SIZES, reg=0.5, weights=name != "softmax", offset=name != "softmax")
+    oracle = data.oracle()
+    if name == "softmax":
+        x_star = reference_newton(oracle, np.zeros(12), 12)[0][-1]
+    else:
+        exact = {"squared": least_squares_exact, "logistic": logistic_high_precision, "poisson": poisson_high_precision}[name]
+        x_star = exact(data.plain_sites, data.plain_reg)
+    hessians = [f.hess(x_star) for f in oracle]
+    own = np.array([np.linalg.eigvalsh(H)[-1] for H in hessians])
+    is_gradient = np.array([update == "gradient" for update in UPDATES])
+    return Problem(data, x_star, Curvature(len(oracle), np.linalg.eigvalsh(sum(hessians))[-1], own, is_gradient))
+
+
+@functools.cache
+def trace(algorithm, name, transport):
+    chosen = problem(name)
+    return fh.run(TABLE[algorithm].make(chosen.curvature), chosen.clients(transport), TABLE[algorithm].steps)[1]
+
+
+cells = [
+    pytest.param(algorithm, name, marks=pytest.mark.xdist_group(f"contract {algorithm} {name}"))
+    for algorithm in TABLE
+    for name in PROBLEMS
+]
+every_cell = pytest.mark.parametrize(("algorithm", "name"), cells)
+every_transport = pytest.mark.parametrize("transport", TRANSPORTS)
+every_algorithm = pytest.mark.parametrize(
+    "algorithm", [pytest.param(name, marks=pytest.mark.xdist_group(f"contract {name} logistic")) for name in TABLE]
+)
+
+
+def test_every_algorithm_has_a_row():
+    assert set(TABLE) == set(fh.ALGORITHMS)
+
+
+@every_transport
+@every_cell
+def test_it_reaches_the_optimum(algorithm, name, transport):
+    assert fh.ALGORITHMS[algorithm].limit == "exact"
+    reach = 1e-8 if name == "softmax" else TABLE[algorithm].reach  # the softmax oracle's own line search stops there
+    assert error(trace(algorithm, name, transport).x0[-1], problem(name).x_star) <= max(reach, TABLE[algorithm].reach)
+
+
+@every_cell
+def test_the_trace_is_the_same_on_both_transports(algorithm, name):
+    stacked, serial = (trace(algorithm, name, transport) for transport in TRANSPORTS)
+    for k in range(FIRST):
+        assert error(stacked.x0[k], serial.x0[k]) <= 1e-12
+    assert error(stacked.residual[:FIRST], serial.residual[:FIRST]) <= 1e-12
+    for count in ("rounds", "floats_up", "floats_down"):
+        assert np.array_equal(getattr(stacked, count)[:FIRST], getattr(serial, count)[:FIRST])
+
+
+@every_transport
+@every_cell
+def test_it_measures_the_cost_that_its_docstring_states(algorithm, name, transport):
+    row, got = TABLE[algorithm], trace(algorithm, name, transport)
+    n, d = len(SIZES), got.x0.shape[1]
+    rounds = np.diff(got.rounds, prepend=0)
+    if row.rounds is None:
+        assert rounds.min() >= 2
+    else:
+        assert set(rounds) == {row.rounds}
+    assert np.diff(got.floats_up, prepend=0).tolist() == [n * row.up(d, int(r)) for r in rounds]
+    assert np.diff(got.floats_down, prepend=0).tolist() == [n * d * int(r) for r in rounds]
+
+
+COMPILED = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, seconds, **_: COMPILED.append(event) if event == "/jax/core/compile/backend_compile_duration" else None
+)
+
+
+@every_transport
+@every_cell
+def test_nothing_is_compiled_for_a_second_call_with_other_data_and_other_parameters(algorithm, name, transport):
+    row, chosen = TABLE[algorithm], problem(name)
+    trace(algorithm, name, transport)
+    before = len(COMPILED)
+    assert before > 0
+    again = fh.run(row.make(chosen.curvature), chosen.clients(transport), row.steps)[1]
+    other = sample(name, sizes=SIZES, reg=0.4, seed=1, weights=name != "softmax", offset=name != "softmax").fleet(update=UPDATES)
+    changed = fh.run(row.make(chosen.curvature, 1.07), transport(other), row.steps)[1]
+    assert COMPILED[before:] == []
+    assert same_bits(again.x0, trace(algorithm, name, transport).x0)
+    assert not same_bits(changed.x0, again.x0)
+
+
+@every_algorithm
+def test_it_can_be_vmapped_over_its_parameters(algorithm):
+    row, chosen = TABLE[algorithm], problem("logistic")
+    clients = chosen.clients(fh.Stacked)
+    factors = np.array([0.9, 1.0, 1.2])
+    starts = 0.1 * np.random.default_rng(0).normal(size=(3, 4))
+
+    def x0(factor, start):
+        return fh.run(row.make(chosen.curvature, factor), clients, FIRST, start)[1].x0
+
+    if row.make(chosen.curvature).spec.parameters.get("mu") is not None:  # step sizes follow from mu in numpy: vary mu alone
+
+        def x0(factor, start):
+            fixed = row.make(chosen.curvature).spec.parameters
+            return fh.run(fh.fedhybrid(mu=factor * fixed["mu"], a=fixed["a"], b=fixed["b"]), clients, FIRST, start)[1].x0
+
+    one_by_one = np.array([x0(factor, start) for factor, start in zip(factors, starts, strict=True)])
+    with jax.enable_x64(True):
+        together = jax.vmap(x0)(factors, starts)
+    assert error(together, one_by_one) <= 1e-12
+
+
+@every_transport
+@every_algorithm
+def test_the_order_of_the_clients_does_not_change_a_bit(algorithm, transport):
+    row, chosen = TABLE[algorithm], problem("logistic")
+    for seed in range(3):
+        order = np.random.default_rng(seed).permutation(len(SIZES))
+        curvature = chosen.curvature._replace(own=chosen.curvature.own[order], is_gradient=chosen.curvature.is_gradient[order])
+        curvature = curvature._replace(own=curvature.own)
+        fleet = chosen.data.permuted(order).fleet(update=[UPDATES[i] for i in order])
+        parameters = row.make(chosen.curvature).spec.parameters
+        same = {key: value[order] if isinstance(value, np.ndarray) else value for key, value in parameters.items()}
+        permuted = fh.ALGORITHMS[algorithm].factory(**same)
+        assert same_bits(fh.run(permuted, transport(fleet), row.steps)[1].x0, trace(algorithm, "logistic", transport).x0)
+
+
+TINY = {
+    "one client, one column, one row": {"sizes": (1,), "d": 1},
+    "one client": {"sizes": (8,), "d": 4},
+    "one column, with an empty client and a client of one row": {"sizes": (5, 0, 1), "d": 1},
+    "more columns than rows": {"sizes": (1, 1, 0), "d": 4},
+}
+
+
+@every_transport
+@pytest.mark.parametrize("name", ["squared", "logistic"])
+@pytest.mark.parametrize("shape", TINY)
+@every_algorithm
+def test_it_survives_the_smallest_fleets(algorithm, shape, name, transport):
+    data = sample(name, **TINY[shape], reg=0.5)
+    n = len(TINY[shape]["sizes"])
+    updates = ("newton", "gradient", "newton")[:n]
+    x_star = (least_squares_exact if name == "squared" else logistic_high_precision)(data.plain_sites, 0.5)
+    hessians = [f.hess(x_star) for f in data.oracle()]
+    own = np.array([np.linalg.eigvalsh(H)[-1] for H in hessians])
+    curvature = Curvature(n, np.linalg.eigvalsh(sum(hessians))[-1], own, np.array([update == "gradient" for update in updates]))
+    row = TABLE[algorithm]
+    got = fh.run(row.make(curvature), transport(data.fleet(update=updates)), row.steps)[1]
+    assert error(got.x0[-1], x_star) <= row.reach
