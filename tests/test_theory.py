@@ -6,7 +6,8 @@ import jax
 import numpy as np
 import pytest
 from reference import objective
-from reference.spectrum import spectral_radius
+from reference.fedhybrid import fedhybrid
+from reference.spectrum import iteration, spectral_radius
 from samples import sample
 
 import fedhybrid as fh
@@ -304,6 +305,18 @@ def test_theorem_1_is_checked_down_to_rounding_and_no_further():
         theory.certify(fleet, mu, rounds=ROUNDS, x=np.tile(x_star, (N, 1)), lam=lam_star)
 
 
+@each_problem
+@pytest.mark.parametrize("distance", [1e-3, 1e-7])
+def test_the_slack_covers_what_another_order_of_operations_changes(fleet, oracle, mu, distance):
+    x_star = minimiser(oracle)
+    off_x, off_lam = start(12, distance)
+    x, lam = x_star + off_x, np.array([f.grad(x_star) for f in oracle]) + off_lam
+    found = theory.certify(fleet, mu, rounds=ROUNDS, x=x, lam=lam)
+    a, b = theory.theorem_steps(mu, *theory.bounds(fleet), fleet.updates)
+    other = fedhybrid(oracle, fleet.updates, mu, a, b, None, x, lam, 1)
+    assert 0 < abs(theory.gaps(fleet, other.x[0], other.lam[0], mu).delta - found.delta[1]) <= 2 * found.slack[0]
+
+
 def test_judging_stops_where_the_slack_reaches_what_rho_takes_off():
     delta = np.array([1.0, 0.5, 0.25, 0.2500001, 0.3])
     assert theory.contracts(delta, 0.1, np.array([1e-9, 1e-9, 1e-9, 1e-9])) == (False, 4, 3)
@@ -392,7 +405,9 @@ def test_step_sizes_are_given_as_fedhybrid_takes_them():
     m, ell = theory.bounds(fleet)
     admitted = theory.theorem_steps(mu, m, ell, fleet.updates)
     newton = np.array(fleet.updates) == "newton"
-    pairs = tuple((float(size[~newton].min()), float(size[newton].min())) for size in admitted)
+    pairs = tuple(
+        (float(part * size[~newton].min()), float(part * size[newton].min())) for part, size in zip((1, 0.5), admitted, strict=True)
+    )
     theory.check_steps(mu, *pairs, m, ell, fleet.updates)
     assert theory.certify(fleet, mu, steps=pairs, rounds=ROUNDS).holds
 
@@ -535,13 +550,17 @@ def test_the_measured_rate_on_quadratics_is_the_spectral_radius():
         radius = spectral_radius(H, fleet.updates, mu, a, b)
         if radius > 0.985:  # some diverge, some take too many rounds to measure
             continue
-        x, lam = start(seed)
-        _, trace = fh.run(fh.fedhybrid(mu=mu, a=a, b=b, x=x, lam=mu * lam), fh.Stacked(fleet), 2000)
-        error = np.linalg.norm(trace.x0 - minimiser(oracle), axis=1)
-        rounds = np.flatnonzero((error < 1e-5 * error[0]) & (error > 1e-12 * error[0]))
+        # A random start may hold so little of the slowest mode that faster ones outlive it for hundreds of rounds.
+        M, _ = iteration(H, [np.zeros(D)] * N, fleet.updates, mu, a, b)
+        off = np.linalg.matrix_power(M / radius, 3000) @ rng.normal(size=2 * N * D)
+        off_x, off_lam = (off / np.linalg.norm(off)).reshape(2, N, D)
+        x_star = minimiser(oracle)
+        lam_star = np.array([f.grad(x_star) for f in oracle])
+        algorithm = fh.fedhybrid(mu=mu, a=a, b=b, x=x_star + off_x, lam=lam_star + off_lam)
+        error = np.linalg.norm(fh.run(algorithm, fh.Stacked(fleet), 2000)[1].x0 - x_star, axis=1)
+        rounds = np.flatnonzero(error > 1e-9 * error[0])
         measured = np.exp(np.polyfit(rounds, np.log(error[rounds]), 1)[0])
-        assert measured == pytest.approx(radius, rel=0.01), f"seed {seed}"
-        assert np.log(measured) == pytest.approx(np.log(radius), rel=0.05), f"seed {seed}"  # radii are near 1: the harder test
+        assert np.log(measured) == pytest.approx(np.log(radius), rel=0.01), f"seed {seed}"  # radii are near 1: harder than 1 % of it
         checked += 1
     assert checked >= 10
 

@@ -1,5 +1,6 @@
 """FedHybrid: fit convex models over data that stays where it is. Each site chooses how much work it does; the answer is exact."""
 
+from . import theory as theory
 from .algorithms import ALGORITHMS as ALGORITHMS
 from .algorithms.base import Algorithm as Algorithm
 from .algorithms.fedhybrid import fedhybrid as fedhybrid

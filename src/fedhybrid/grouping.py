@@ -1,13 +1,13 @@
 """Which clients are padded to one size together.
 
 Clients of very different sizes cannot share one array without waste, and every group is a program to compile. So: the fewest groups
-that pad to at most 1.45 times the data, and never more than eight; cut points by dynamic programming over the distinct sizes.
+that pad to at most 1.5 times the data, and never more than eight; cut points by dynamic programming over the distinct sizes.
 """
 
 import numpy as np
 
 MOST_GROUPS = 8
-ENOUGH = 1.45
+ENOUGH = 1.5
 MOST_SIZES = 1024  # distinct sizes considered as cut points; more are thinned out, which moves a cut by 0.1 % of the clients
 
 
