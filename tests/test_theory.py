@@ -52,10 +52,6 @@ LOSS_NAMES = ["squared", "logistic"]
 each_problem = pytest.mark.parametrize(("fleet", "oracle", "mu"), PROBLEMS, ids=LOSS_NAMES)
 
 
-# losses._one_hot compares (N, 1) with (K,); conftest.py makes that an error.
-softmax_broadcasts = jax.numpy_rank_promotion("allow")
-
-
 def start(seed, scale=1.0, d=D):
     rng = np.random.default_rng(1000 + seed)
     return scale * rng.normal(size=(N, d)), scale * rng.normal(size=(N, d))
@@ -177,7 +173,6 @@ def test_a_list_of_problems_serves_as_well_as_a_fleet():
 
 
 @pytest.mark.parametrize("problem", [*PROBLEMS, rows_problem(2, "softmax")], ids=[*LOSS_NAMES, "softmax"])
-@softmax_broadcasts
 def test_gaps_are_what_the_paper_defines(problem):
     fleet, oracle, mu = problem
     x, lam = start(6, scale=3.0, d=fleet.d)
@@ -289,7 +284,6 @@ def test_theorem_1_holds_in_every_round_on_ten_logistic_problems():
 
 
 @pytest.mark.slow
-@softmax_broadcasts
 def test_theorem_1_holds_for_softmax():
     assert_holds(theory.certify(rows_problem(3, "softmax")[0], 0.7, rounds=ROUNDS), 3)
 
@@ -314,7 +308,7 @@ def test_the_slack_covers_what_another_order_of_operations_changes(fleet, oracle
     found = theory.certify(fleet, mu, rounds=ROUNDS, x=x, lam=lam)
     a, b = theory.theorem_steps(mu, *theory.bounds(fleet), fleet.updates)
     other = fedhybrid(oracle, fleet.updates, mu, a, b, None, x, lam, 1)
-    assert 0 < abs(theory.gaps(fleet, other.x[0], other.lam[0], mu).delta - found.delta[1]) <= 2 * found.slack[0]
+    assert abs(theory.gaps(fleet, other.x[0], other.lam[0], mu).delta - found.delta[1]) <= 2 * found.slack[0]
 
 
 def test_judging_stops_where_the_slack_reaches_what_rho_takes_off():

@@ -121,12 +121,12 @@ huber = _huber(1.0)
 
 
 def _one_hot(z: Array, y: Array) -> Array:
-    return (y[..., None] == jnp.arange(z.shape[-1], dtype=y.dtype)).astype(z.dtype)
+    return jax.nn.one_hot(y.astype(jnp.int32), z.shape[-1], dtype=z.dtype)
 
 
 def _softmax_d2(z: Array, y: Array) -> Array:
     p = jax.nn.softmax(z)
-    return p[..., :, None] * (jnp.eye(z.shape[-1], dtype=z.dtype) - p[..., None, :])
+    return jax.vmap(jnp.diag)(p) - p[:, :, None] * p[:, None, :]
 
 
 def _softmax_recedes(slope: Array, y: Array) -> tuple[Array, Array]:

@@ -126,35 +126,32 @@ def end(last: dict[str, Any] | None) -> str:
 
 
 @needs_strace
-def test_killed_ten_times_a_run_ends_with_the_same_bits(tmp_path: Path) -> None:
+def test_a_run_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path) -> None:
     expected = digest(unbroken("logistic"))
     directory = tmp_path / "state"
     chain = Chain("logistic", directory, every=1)
     rng = random.Random(0)
     for way in (
         at_instant(0, rng.uniform(0.0, 2.0)),
-        by_hook(1, "half"),
-        by_strace("write", 31, directory),
-        at_instant(15, rng.uniform(0.0, 0.01)),
-        by_strace("rename", 32, directory),
-        by_hook(17, "rotated"),
-        by_strace("fsync", 33, directory),
-        at_instant(25, rng.uniform(0.0, 0.01)),
-        by_hook(12, "renamed"),
-        by_hook(12, "fsynced"),
+        by_strace("write", 41, directory),
+        at_instant(35, rng.uniform(0.0, 0.01)),
+        by_strace("rename", 42, directory),
+        by_hook(27, "rotated"),
+        by_strace("fsync", 43, directory),
+        at_instant(35, rng.uniform(0.0, 0.01)),
     ):
         assert chain.live(*way) is None
-    assert chain.deaths == 10
-    assert chain.saved > 150
+    assert chain.deaths == 7
+    assert chain.saved > 200
     assert end(chain.live({})) == expected
 
 
-@pytest.mark.parametrize("case", ["squared", "default", "attempts", "serial"])
+@pytest.mark.parametrize("case", ["squared", "attempts", "serial", pytest.param("default", marks=pytest.mark.slow)])
 def test_a_killed_run_goes_on_in_another_process_with_the_same_bits(tmp_path: Path, case: str) -> None:
+    """Under another hash seed, in another working directory, after a death at the default interval."""
     expected = digest(unbroken(case))
     chain = Chain(case, tmp_path / "state")
-    number = 2 if case == "serial" else 3
-    assert chain.live({"die": [number, "renamed"]}) is None
+    assert chain.live({"die": [2, "renamed"]}) is None
     assert chain.saved >= 25
     assert digest(solve(case, checkpoint=tmp_path / "state")) == expected
 
@@ -236,7 +233,7 @@ def certified(case: str) -> list[int]:
     return np.flatnonzero(np.diff(unbroken(case).trace.rounds) > 1).tolist()
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case not in ("serial", "attempts", "default")])
+@pytest.mark.parametrize("case", ["logistic", "squared", "lbfgs", "separable"])
 def test_a_run_goes_on_from_any_round(tmp_path: Path, saves: list[bytes], case: str) -> None:
     assert digest(solve(case, checkpoint=fh.Checkpoint(tmp_path / "whole", every=1))) == digest(unbroken(case))
     assert len(saves) == len(unbroken(case).trace) - 1  # at its end there is nothing to go on with
