@@ -8,6 +8,9 @@ With g = Σ∇fᵢ(x) and m̂ a lower bound on the curvature of F = Σfᵢ:
         logistic, Poisson, …     |φ‴| ≤ c·φ″, rows of norm ≤ R                           ‖x − x*‖ ≤ −log(1 − cR‖g‖/m̂)/(cR) while cR‖g‖ < m̂
         Huber, custom            curvature at x says nothing about curvature elsewhere   no bound
 
+What rounding may have hidden of g is added to ‖g‖ first: ROUNDING·eps times the size of the terms that add up to it. Without that
+a sum of huge terms that cancel would prove an error far below what its own last digits allow.
+
 F has no minimiser if some direction v, without penalty, lets no row's loss rise and some row's fall for ever: checked exactly.
 """
 
@@ -20,13 +23,22 @@ import numpy as np
 from .algorithms.newton import pack, unpack
 from .clients.base import Client, Clients, Local
 from .fleet import Fleet
+from .watch import norm
 
 Array = Any
+ROUNDING = 2.0  # units of eps per term: sums of many terms run in blocks, and their errors have both signs
 LARGEST_HESSIAN = 4096  # d beyond which no sum of Hessians is asked for
 
 
+class Gradient(NamedTuple):
+    """‖Σ∇fᵢ(x)‖, and how far off it may be by rounding."""
+
+    norm: float
+    rounding: float
+
+
 class Certificate(NamedTuple):
-    gradient_norm: float
+    gradient: Gradient
     m_hat: float
     kappa_hat: float | None
     error_bound: float
@@ -46,8 +58,8 @@ class Curvatures(NamedTuple):
         return self.least < self.visible
 
 
-def gradient_at(me: Client, local: Any, x: Array) -> tuple[Any, Array]:
-    return local, me.f.grad(x)
+def gradient_at(me: Client, local: Any, x: Array) -> tuple[Any, tuple[Array, Array]]:
+    return local, (me.f.grad(x), me.f.terms(x))
 
 
 def hessian_at(me: Client, local: Any, x: Array) -> tuple[Any, Array]:
@@ -59,9 +71,9 @@ def recession_of(me: Client, local: Any, v: Array) -> tuple[Any, tuple[Array, Ar
     return local, (jnp.where(never_rises, 0.0, 1.0), jnp.where(falls, 1.0, 0.0))
 
 
-def _gradient(clients: Clients, local: Local, x: Array) -> tuple[Local, Array]:
-    local, g = clients.mean(gradient_at, local, x)
-    return local, clients.n * jnp.linalg.norm(g)
+def _gradient(clients: Clients, local: Local, x: Array) -> tuple[Local, Array, Array]:
+    local, (g, terms) = clients.mean(gradient_at, local, x)
+    return local, clients.n * norm(g), clients.n * terms
 
 
 def _eigenvalues(clients: Clients, local: Local, x: Array) -> tuple[Local, Array]:
@@ -69,10 +81,14 @@ def _eigenvalues(clients: Clients, local: Local, x: Array) -> tuple[Local, Array
     return local, clients.n * jnp.linalg.eigvalsh(unpack(H, clients.d))
 
 
-def gradient_norm(clients: Clients, local: Local, x: Array) -> tuple[Local, float]:
-    """‖Σ∇fᵢ(x)‖, by one round."""
-    local, norm = clients.call(_gradient, (), local, x)
-    return local, float(norm)
+def gradient(clients: Clients, local: Local, x: Array) -> tuple[Local, Gradient]:
+    """‖Σ∇fᵢ(x)‖, by one round with d + 1 floats up."""
+    local, size, terms = clients.call(_gradient, (), local, x)
+    return local, Gradient(_or_inf(size), ROUNDING * float(np.finfo(float).eps) * _or_inf(terms))
+
+
+def _or_inf(value: Array) -> float:
+    return float(value) if math.isfinite(float(value)) else math.inf
 
 
 def curvatures(clients: Clients, local: Local, x: Array) -> tuple[Local, Curvatures]:
@@ -91,25 +107,26 @@ def penalty_floor(fleet: Fleet) -> float:
     return float(fleet.reg.min())
 
 
-def certify_point(fleet: Fleet, norm: float, curvature: Curvatures | None) -> Certificate:
-    """The certificate for a gradient norm, from the penalty and (where given) the curvature at the same x."""
-    floor = penalty_floor(fleet)
-    by_penalty = norm / floor if floor > 0 else math.inf
+def certify_point(fleet: Fleet, g: Gradient, curvature: Curvatures | None) -> Certificate:
+    """The certificate for a gradient, from the penalty and (where given) the curvature at the same x."""
+    floor, size = penalty_floor(fleet), g.norm + g.rounding
+    by_penalty = size / floor if floor > 0 else math.inf
     if curvature is None:
-        return Certificate(norm, floor, None, by_penalty, by_penalty, False)
-    by_curvature = math.inf if curvature.singular else _bound(fleet, norm, curvature.least)
+        return Certificate(g, floor, None, by_penalty, by_penalty, False)
+    by_curvature = math.inf if curvature.singular else _bound(fleet, size, curvature.least)
     kappa = curvature.largest / curvature.least if curvature.least > 0 else math.inf
     m_hat = floor if by_penalty <= by_curvature and floor > 0 else max(0.0, curvature.least)
-    return Certificate(norm, m_hat, kappa, min(by_penalty, by_curvature), norm / curvature.visible, curvature.singular and floor == 0)
+    singular = curvature.singular and floor == 0
+    return Certificate(g, m_hat, kappa, min(by_penalty, by_curvature), size / curvature.visible, singular)
 
 
-def _bound(fleet: Fleet, norm: float, m_hat: float) -> float:
+def _bound(fleet: Fleet, size: float, m_hat: float) -> float:
     if fleet.loss.bend is None or m_hat <= 0:
         return math.inf
     c = fleet.loss.bend * fleet.row_norm
     if c == 0.0:
-        return norm / m_hat
-    reach = c * norm / m_hat
+        return size / m_hat
+    reach = c * size / m_hat
     return -math.log1p(-reach) / c if reach < 1.0 else math.inf
 
 
@@ -123,10 +140,10 @@ def falling_direction(clients: Clients, local: Local, fleet: Fleet, x: Array, x_
     drift = np.where(free, np.asarray(x) - np.asarray(x_before), 0.0)
     drift = np.where(np.abs(drift) >= 1e-2 * np.max(np.abs(drift), initial=0.0), drift, 0.0)
     for candidate in (np.where(free, np.asarray(x), 0.0), drift):
-        norm = np.linalg.norm(candidate)
-        if not (np.isfinite(norm) and norm > 0):
+        size = float(norm(jnp.asarray(candidate)))
+        if not (math.isfinite(size) and size > 0):
             continue
-        v = candidate / norm
+        v = candidate / size
         local, (rises, falls) = clients.call(_recession, (), local, jnp.asarray(v))
         if float(rises) == 0.0 and float(falls) > 0.0:
             return local, v

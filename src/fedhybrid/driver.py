@@ -23,13 +23,14 @@ from .fleet import Fleet
 from .progress import Progress
 from .result import Result, TraceBuilder
 from .status import CheckpointError, Status
-from .watch import Halt, Watch, advance
+from .watch import Halt, Watch, advance, norm
 
 Array = Any
 Outcome = tuple[Status, str]  # how it ended, and advice
 FIRST_LOOK = 1e-2  # ask first when the residual has fallen to this part of its largest
 FIRST_CHECK = 16  # steps after which a direction without minimiser is first looked for
-MOST_CERTIFICATES = 50
+MOST_CERTIFICATES = 100
+FLOOR = 10.0  # a gradient of so many times its own rounding gets no smaller
 BETWEEN_LOOKS = 0.25  # seconds
 SAVING = 0.1  # the part of the time that may go into writing checkpoints
 
@@ -57,6 +58,7 @@ class Driver:
         limits: Limits,
         place: Checkpoint | None,
         bar: Progress | None,
+        start_given: bool = False,
     ) -> None:
         self.fleet, self.clients, self.limits, self.place, self.bar = fleet, clients, limits, place, bar
         self.attempts = Attempts(algorithm, fleet, start)
@@ -69,6 +71,8 @@ class Driver:
         self.direction: np.ndarray | None = None
         self.x_checked = np.asarray(start)
         self._begin(0, start)
+        if start_given:  # perhaps the answer itself: look after the first step
+            self.watch = self.watch._replace(ask_relative=jnp.asarray(jnp.inf))
         self.trace = TraceBuilder(np.asarray(self.state.x0))
         if place is not None:
             self._resume(place, start)
@@ -130,6 +134,8 @@ class Driver:
             outcome = self._certify(stalled=halt is Halt.STALLED)
             if outcome is not None:
                 return outcome
+            if halt is Halt.STALLED and float(self.trace.recent()[-1]) > 2.0 * float(self.watch.best) and self._try_again():
+                return None
         if self.rounds >= self.limits.max_rounds:
             return self._without_minimiser(self.state.x0) or (Status.MAX_ROUNDS, "")
         if int(self.watch.steps) >= self.next_check:
@@ -143,14 +149,20 @@ class Driver:
         outcome = self._without_minimiser(self.watch.best_x0)
         if outcome is not None:
             return outcome
-        if self.attempts.more(self.attempt) and self.rounds < self.limits.max_rounds:
-            self._begin(self.attempt + 1, self.watch.best_x0, self.state.local.meter)
+        if self._try_again():
             return None
         if halt is Halt.DIVERGED:
             return Status.DIVERGED, "Try smaller step sizes a and b, or a larger mu."
         if sites := self._sites_that_do_not_factor():
             return Status.ILL_CONDITIONED, f"∇²f + μI could not be factored at {', '.join(sites)}; use a larger mu, or a penalty."
         return Status.NONFINITE, "Try smaller step sizes or a larger mu; a custom loss must be finite wherever it is evaluated."
+
+    def _try_again(self) -> bool:
+        """Begin the next attempt at the best point so far, if there is one left."""
+        if not self.attempts.more(self.attempt) or self.rounds >= self.limits.max_rounds:
+            return False
+        self._begin(self.attempt + 1, self.watch.best_x0, self.state.local.meter)
+        return True
 
     def _sites_that_do_not_factor(self) -> list[str]:
         mu = self.algorithm.spec.parameters.get("mu")
@@ -173,17 +185,18 @@ class Driver:
     # ── certificates ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _target(self, x: Array) -> float:
-        return self.limits.tol * max(1.0, float(jnp.linalg.norm(x)))
+        return self.limits.tol * max(1.0, float(norm(x)))
 
     def _certify(self, stalled: bool) -> Outcome | None:
         x = self.state.x0
         self.certificates += 1
-        closing = stalled or self.certificates >= MOST_CERTIFICATES
-        found = self._measure(x, closing)
+        found = self._measure(x, closing=stalled)
         target = self._target(x)
-        if found.error_bound <= target:
+        if found.error_bound <= target < math.inf:
             self.certificate = found
             return Status.SOLVED, ""
+        at_the_floor = found.gradient.norm <= FLOOR * found.gradient.rounding
+        closing = (stalled and at_the_floor) or self.certificates >= MOST_CERTIFICATES
         unprovable = found.singular or self.fleet.loss.bend is None or self.fleet.d > cert.LARGEST_HESSIAN
         reached = found.estimate <= target
         if closing or (unprovable and reached):
@@ -194,39 +207,42 @@ class Driver:
             if found.singular:
                 return Status.ILL_CONDITIONED, SINGULAR
             return Status.SOLVED_INACCURATE, self._about(found, reached)
-        self._ask_later(x, target / min(found.error_bound, found.estimate))
+        self._ask_later(x, target / min(found.error_bound, found.estimate), stalled)
         return None
 
-    def _ask_later(self, x: Array, ratio: float) -> None:
+    def _ask_later(self, x: Array, ratio: float, stalled: bool) -> None:
         """Wait until the residual is smaller by the factor that the error must fall by; but by ten at most, unless it is the gradient
         itself: another residual may fall far more slowly than the error does, and asking costs one round."""
         factor = min(0.5, 0.5 * ratio) if ratio > 0 else 0.1
         factor = factor if self.algorithm.residual_is_gradient else max(factor, 0.1)
-        reached = float(self.trace.recent()[-1]) / max(1.0, float(jnp.linalg.norm(x)))
-        self.watch = self.watch._replace(ask=jnp.asarray(reached * factor), ask_relative=jnp.asarray(0.0), halt=jnp.zeros((), jnp.int64))
+        reached = float(self.trace.recent()[-1]) / max(1.0, float(norm(x)))
+        zero = jnp.zeros((), jnp.int64)
+        self.watch = self.watch._replace(ask=jnp.asarray(reached * factor), ask_relative=jnp.asarray(0.0), halt=zero)
+        if stalled:  # slow, but not at the floor
+            self.watch = self.watch._replace(idle=zero, patience=2 * self.watch.patience)
 
     def _measure(self, x: Array, closing: bool) -> cert.Certificate:
         """The certificate at x: a round for the gradient, and one for the sum of Hessians where the bound needs it."""
-        local, norm = cert.gradient_norm(self.clients, self.state.local, x)
+        local, g = cert.gradient(self.clients, self.state.local, x)
         self.state = self.state._replace(local=local)
         same_everywhere = self.fleet.loss.bend == 0.0
-        found = cert.certify_point(self.fleet, norm, self.curvature if same_everywhere else None)
-        if found.error_bound <= self._target(x) or not self._hessian_helps(norm, x, closing, same_everywhere):
+        found = cert.certify_point(self.fleet, g, self.curvature if same_everywhere else None)
+        if found.error_bound <= self._target(x) or not self._hessian_helps(g.norm, x, closing, same_everywhere):
             if self.curvature is None or same_everywhere:
                 return found
-            return found._replace(estimate=min(found.estimate, norm / self.curvature.visible))
+            return found._replace(estimate=min(found.estimate, (g.norm + g.rounding) / self.curvature.visible))
         local, self.curvature = cert.curvatures(self.clients, self.state.local, x)
         self.state = self.state._replace(local=local)
-        return cert.certify_point(self.fleet, norm, self.curvature)
+        return cert.certify_point(self.fleet, g, self.curvature)
 
-    def _hessian_helps(self, norm: float, x: Array, closing: bool, same_everywhere: bool) -> bool:
-        if self.fleet.d > cert.LARGEST_HESSIAN or not math.isfinite(norm):
+    def _hessian_helps(self, size: float, x: Array, closing: bool, same_everywhere: bool) -> bool:
+        if self.fleet.d > cert.LARGEST_HESSIAN or not math.isfinite(size):
             return False
         if same_everywhere and self.curvature is not None:
             return False
         if cert.penalty_floor(self.fleet) > 0:
             return closing and self.fleet.loss.bend is not None
-        return closing or self.curvature is None or norm <= 2.0 * self.curvature.visible * self._target(x)
+        return closing or self.curvature is None or size <= 2.0 * self.curvature.visible * self._target(x)
 
     def _about(self, found: cert.Certificate, reached: bool) -> str:
         if not reached:
@@ -244,7 +260,7 @@ class Driver:
     def _result(self, status: Status, advice: str = "") -> Result:
         x = self._best_point() if self.certificate is None else self.state.x0
         found = self.certificate or self._measure(x, closing=status is not Status.INTERRUPTED)
-        if status is Status.MAX_ROUNDS and found.error_bound <= self._target(x):
+        if status is Status.MAX_ROUNDS and found.error_bound <= self._target(x) < math.inf:
             status = Status.SOLVED
         values = [np.asarray(value) for value in self.clients.observe(_own_values, self.state.local)]
         has_values = len(values) == 2 and all(np.all(np.isfinite(value)) for value in values)
@@ -256,7 +272,8 @@ class Driver:
             rounds=self.rounds,
             floats_up=int(meter.floats_up),
             floats_down=int(meter.floats_down),
-            gradient_norm=found.gradient_norm if math.isfinite(found.gradient_norm) else math.inf,
+            gradient_norm=found.gradient.norm,
+            rounding=found.gradient.rounding,
             error_bound=found.error_bound if math.isfinite(found.error_bound) else math.inf,
             m_hat=found.m_hat,
             kappa_hat=found.kappa_hat,
@@ -322,5 +339,5 @@ def _own_values(me: Client, local: Any) -> tuple:
 
 
 def _does_not_factor(me: Client, local: Any, x: Array, mu: Array) -> Array:
-    factor = jnp.linalg.cholesky(me.f.hess(x) + mu * jnp.eye(x.shape[0], dtype=x.dtype))
-    return ~jnp.all(jnp.isfinite(factor))
+    w = jnp.linalg.eigvalsh(me.f.hess(x) + mu * jnp.eye(x.shape[0], dtype=x.dtype))
+    return ~(w[0] > jnp.finfo(x.dtype).eps * w[-1])  # to working precision; also where it is not finite

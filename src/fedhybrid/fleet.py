@@ -9,16 +9,18 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import scipy.sparse
 
+from .arguments import numeric
 from .clients.base import Client
 from .curvature import UPDATES
 from .grouping import group_by_size
 from .losses import Loss, RowLoss, from_value
 from .problem import GLM, Custom, Multinomial, Problem, Quadratic, free_entries
 from .rows import Dense, Sparse
-from .status import InvalidConfig, refuse_unknown_keywords
+from .status import InvalidConfig, InvalidData, refuse_unknown_keywords
 from .validation import Site, check_responses, read_sites, row_norms
 
 Array = Any
@@ -56,9 +58,11 @@ class Fleet:
         names: Sequence[str] | None = None,
     ) -> None:
         self.loss = _as_loss(loss)
-        if weighting not in ("row", "client"):
+        if not isinstance(weighting, str) or weighting not in ("row", "client"):
             raise InvalidConfig(f"weighting must be 'row' (the pooled fit) or 'client' (every client counts the same), not {weighting!r}.")
         self.weighting = weighting
+        if not isinstance(intercept, bool | np.bool_):
+            raise InvalidConfig(f"intercept must be True or False, not {intercept!r}.")
         self.intercept = bool(intercept)
         if self.intercept and isinstance(self.loss, RowLoss):
             raise InvalidConfig(
@@ -74,14 +78,12 @@ class Fleet:
         self.reg, self.pinned = self._penalty(reg)
         self.d = len(self.reg)
         self.updates = self._updates(update)
+        self._try_custom_loss()
         self._total_weight = sum(float(site.w.sum()) for site in self.sites)
 
     def _penalty(self, reg: Any) -> tuple[np.ndarray, tuple[int, ...]]:
         """One penalty per coordinate of x; and for softmax the columns in which class 0 is the reference."""
-        try:
-            given = np.asarray(reg, float)
-        except (TypeError, ValueError):
-            raise InvalidConfig(f"reg must be a number or one number per column, not {type(reg).__name__}.") from None
+        given = numeric("reg", reg)
         width = self.loss.d if isinstance(self.loss, RowLoss) else self.n_features
         lengths = {width, width + self.intercept}
         if given.ndim > 1 or (given.ndim == 1 and given.size not in lengths):
@@ -97,13 +99,29 @@ class Fleet:
         return np.repeat(columns, self.K)[free_entries(self.p, self.K, pinned)], pinned
 
     def _updates(self, update: str | Sequence[str]) -> tuple[str, ...]:
+        if not isinstance(update, Sequence | np.ndarray):
+            raise InvalidConfig(f"update must be one of {', '.join(UPDATES)}, or a list of them, not {type(update).__name__}.")
         updates = (update,) * self.n if isinstance(update, str) else tuple(update)
         if len(updates) != self.n:
             raise InvalidConfig(f"update has {len(updates)} entries for {self.n} sites; give one for all or one per site.")
         for choice in updates:
-            if choice not in UPDATES:
+            if not isinstance(choice, str) or choice not in UPDATES:
                 raise InvalidConfig(f"update {choice!r} is not known; choose from {', '.join(UPDATES)}.")
         return updates
+
+    def _try_custom_loss(self) -> None:
+        """A function of the caller's own is tried on shapes alone, so that its errors come before the first round."""
+        shapes: tuple = ((self.d,), (self.p,), ()) if isinstance(self.loss, RowLoss) else ((), ())
+        function = self.loss.value if isinstance(self.loss, RowLoss) else self.loss.given
+        if function is None:
+            return
+        try:
+            with jax.enable_x64(True):
+                returned = jax.eval_shape(function, *(jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes))
+        except Exception as error:
+            raise InvalidConfig(f"{self.loss.name} could not be evaluated: {type(error).__name__}: {error}") from error
+        if getattr(returned, "shape", None) != () or returned.dtype.kind != "f":
+            raise InvalidConfig(f"{self.loss.name} must return one real number per row; it returns {returned}.")
 
     # ── what the sites hold, as problems ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -174,11 +192,10 @@ class Fleet:
 
     def client(self, i: int, rows: int | None = None) -> Client:
         """Client i alone, its rows padded to `rows`, in NumPy."""
-        import jax
-
         rows = max(1, self.sites[i].A.shape[0]) if rows is None else rows
         return jax.tree.map(lambda leaf: leaf[0], self.stack(Group((i,), rows)))
 
+    @np.errstate(over="ignore", invalid="ignore")
     def _statistics(self, i: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         site, w = self.sites[i], self.row_weights(i)
         A, target = site.A, site.y - site.offset
@@ -191,7 +208,10 @@ class Fleet:
             gram = np.block([[gram, edge], [edge.T, np.full((1, 1), w.sum())]])
             moment = np.append(moment, w @ target)
         H = 0.5 * (gram + gram.T) + np.diag(self.reg / self.n)
-        return H, moment, np.asarray(0.5 * np.sum(w * target**2))
+        constant = np.asarray(0.5 * np.sum(w * target**2))
+        if not (np.all(np.isfinite(H)) and np.all(np.isfinite(moment)) and np.isfinite(constant)):
+            raise InvalidData(f"{site.name}: squares of the entries of A or y are too large for a float; rescale them.")
+        return H, moment, constant
 
     def _on_rows(self, group: Group) -> Problem:
         size = (len(group.members), group.rows)

@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import expit, logsumexp
 
-from .status import InvalidConfig
+from .arguments import positive, whole
+from .status import InvalidConfig, refuse_unknown_keywords
 
 Array = Any
 
@@ -43,6 +44,7 @@ class Loss:
     ell: float | None = None
     bend: float | None = None
     recedes: Callable[[Array, Array], tuple[Array, Array]] = _never_recedes
+    given: Callable[[Array, Array], Array] | None = None  # the caller's own function of one row, where there is one
     can_recede: bool = False  # whether some data leave it without a minimiser, and `recedes` can show it
 
     def __repr__(self) -> str:
@@ -95,10 +97,9 @@ poisson = Loss(
 class Huber(Loss):
     """Huber's loss. `fh.huber` has δ = 1; `fh.huber(delta=1.35)` is the same loss with another."""
 
+    @refuse_unknown_keywords
     def __call__(self, delta: float) -> "Huber":
-        if not (isinstance(delta, int | float) and math.isfinite(delta) and delta > 0):
-            raise InvalidConfig(f"huber: delta must be a positive number, not {delta!r}.")
-        return _huber(float(delta))
+        return _huber(positive("huber: delta", delta))
 
 
 @functools.cache
@@ -158,7 +159,7 @@ def from_value(value: Callable[[Array, Array], Array]) -> Loss:
         return jax.vmap(function)
 
     name = getattr(value, "__name__", type(value).__name__)
-    return Loss(f"custom:{name}", rowwise(value), rowwise(d1), rowwise(d2))
+    return Loss(f"custom:{name}", rowwise(value), rowwise(d1), rowwise(d2), given=value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,6 +178,7 @@ class RowLoss:
         return f"custom:{getattr(self.value, '__name__', type(self.value).__name__)}"
 
 
+@refuse_unknown_keywords
 def custom(value: Callable[[Array, Array, Array], Array], d: int) -> RowLoss:
     """Any convex, twice differentiable JAX function (x, a, y) ↦ number of the whole x and one row; d is the length of x.
 
@@ -185,6 +187,4 @@ def custom(value: Callable[[Array, Array, Array], Array], d: int) -> RowLoss:
     """
     if not callable(value):
         raise InvalidConfig("custom: the first argument must be a function (x, a, y) of x and one row.")
-    if not isinstance(d, int) or d < 1:
-        raise InvalidConfig(f"custom: d, the length of x, must be a positive integer, not {d!r}.")
-    return RowLoss(value, d)
+    return RowLoss(value, whole("custom: d, the length of x,", d))

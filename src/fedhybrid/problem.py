@@ -29,6 +29,9 @@ class Problem(Protocol):
     def grad(self, x: Array) -> Array: ...
     def hess(self, x: Array) -> Array: ...
     def hvp(self, x: Array, v: Array) -> Array: ...
+    def terms(self, x: Array) -> Array:
+        """How large the terms are that add up to grad(x), their own sensitivity to rounding included: in units of eps its error."""
+        ...
 
 
 def _pytree(*data: str, static: tuple[str, ...] = ()) -> Callable[[type], type]:
@@ -60,6 +63,11 @@ class GLM:
     def hvp(self, x: Array, v: Array) -> Array:
         d2 = self.loss.d2(self.predict(x), self.y)
         return self.rows.tdot(self.w * d2 * self.rows.dot(v)) + self.reg * v
+
+    def terms(self, x: Array) -> Array:
+        z, norms = self.predict(x), self.rows.norms()
+        sensitivity = self.loss.d2(z, self.y) * (norms * jnp.linalg.norm(x) + jnp.abs(self.offset))
+        return jnp.sum(self.w * norms * (jnp.abs(self.loss.d1(z, self.y)) + sensitivity)) + jnp.linalg.norm(self.reg * x)
 
     def recedes(self, v: Array) -> tuple[Array, Array]:
         """Whether no row's loss rises along v, and whether some row's falls for ever (rows of weight zero do not count)."""
@@ -113,6 +121,12 @@ class Multinomial(GLM):
         s = jnp.einsum("jkl,jl->jk", d2, self._slope(v))
         return self.flat(self.rows.tdot(self.w[:, None] * s)) + self.reg * v
 
+    def terms(self, x: Array) -> Array:
+        norms = self.rows.norms()
+        slopes = jnp.linalg.norm(self.loss.d1(self.predict(x), self.y), axis=1)
+        sensitivity = norms * jnp.linalg.norm(x) + jnp.abs(self.offset)
+        return jnp.sum(self.w * norms * (slopes + sensitivity)) + jnp.linalg.norm(self.reg * x)
+
 
 def free_entries(p: int, K: int, pinned: tuple[int, ...]) -> np.ndarray:
     """Positions in the p × K table that x holds: all but class 0 of the pinned columns."""
@@ -140,6 +154,11 @@ class Quadratic:
     def hvp(self, x: Array, v: Array) -> Array:
         return self.H @ v
 
+    def terms(self, x: Array) -> Array:
+        # the rounding of H and c themselves counts too: Σ w‖a‖|y| ≤ √(Σ w‖a‖²)·√(Σ w y²), and both sums are at hand
+        trace = jnp.trace(self.H)
+        return trace * jnp.linalg.norm(x) + jnp.sqrt(trace) * jnp.sqrt(2.0 * self.constant)
+
 
 @_pytree("A", "y", "w", "reg", static=("row_value",))
 @dataclass(frozen=True)
@@ -162,3 +181,7 @@ class Custom:
 
     def hvp(self, x: Array, v: Array) -> Array:
         return jax.jvp(self.grad, (x,), (v,))[1]
+
+    def terms(self, x: Array) -> Array:
+        each = jax.vmap(jax.grad(self.row_value), in_axes=(None, 0, 0))(x, self.A, self.y)
+        return jnp.sum(self.w * jnp.linalg.norm(each, axis=1)) + jnp.linalg.norm(self.reg * x)

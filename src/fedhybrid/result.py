@@ -94,6 +94,7 @@ class Result:
     floats_up: int  # by all clients together
     floats_down: int
     gradient_norm: float  # ‖Σ∇fᵢ(x)‖, recomputed at x
+    rounding: float  # what rounding may have hidden of that gradient; the bound allows for it
     error_bound: float  # proved: ‖x − x*‖ ≤ error_bound; inf where nothing is proved
     m_hat: float  # curvature at x that the bound rests on
     kappa_hat: float | None  # condition number of Σ∇²fᵢ(x), where that sum was formed
@@ -115,7 +116,7 @@ class Result:
                 return [plain(entry) for entry in value.tolist()]
             return str(value) if isinstance(value, float) and np.isinf(value) else value
 
-        names = ("x", "rounds", "floats_up", "floats_down", "gradient_norm", "error_bound", "m_hat", "kappa_hat", "direction")
+        names = ("x", "rounds", "floats_up", "floats_down", "gradient_norm", "rounding", "error_bound", "m_hat", "kappa_hat", "direction")
         answer = {name: plain(getattr(self, name)) for name in names}
         return {
             "status": self.status.name,

@@ -38,6 +38,10 @@ class Dense:
     def tdot(self, r: Array) -> Array:
         return (r.T @ self.A).T  # A.T @ r would make XLA copy the transposed table
 
+    def norms(self) -> Array:
+        """‖aⱼ‖ of every row."""
+        return jnp.sqrt(jnp.einsum("jc,jc->j", self.A, self.A))
+
     def gram(self, w: Array) -> Array:
         """Σⱼ wⱼ aⱼ aⱼᵀ."""
 
@@ -66,6 +70,9 @@ class Sparse:
         if r.ndim == 1:
             return jnp.zeros(self.p, r.dtype).at[self.column].add(self.value * r[:, None])
         return jnp.zeros((self.p, r.shape[1]), r.dtype).at[self.column].add(self.value[:, :, None] * r[:, None, :])
+
+    def norms(self) -> Array:
+        return jnp.sqrt(jnp.einsum("jk,jk->j", self.value, self.value))
 
     def gram(self, w: Array) -> Array:
         def term(start: Array, size: int) -> Array:

@@ -12,6 +12,7 @@ import numpy as np
 
 from . import checkpoint as files
 from .algorithms.base import Algorithm
+from .arguments import numeric, whole
 from .checkpoint import Checkpoint
 from .clients.base import Clients
 from .clients.stacked import Stacked
@@ -29,7 +30,9 @@ Array = Any
 def run(algorithm: Algorithm, clients: Clients, steps: int, x0: Any = None) -> tuple[Any, Trace]:
     """Exactly `steps` steps, without stopping: the last state, and a trace with one row per step."""
     _refuse_other(algorithm)
-    steps = _whole("steps", steps)
+    if not hasattr(clients, "mean"):
+        raise InvalidConfig(f"run: clients must be a transport such as fedhybrid.Stacked(fleet), not {type(clients).__name__}.")
+    steps = whole("steps", steps)
     with jax.enable_x64(True):
         state = algorithm.init(clients, _start_value(x0, clients.d))
         first = state.x0
@@ -75,14 +78,16 @@ def solve(
         raise InvalidConfig(f"solve: tol must be a positive number, not {tol!r}.")
     if isinstance(max_seconds, bool) or not isinstance(max_seconds, int | float) or not max_seconds > 0:
         raise InvalidConfig(f"solve: max_seconds must be positive, not {max_seconds!r}.")
-    limits = Limits(float(tol), _whole("max_rounds", max_rounds), float(max_seconds))
+    if not callable(transport):
+        raise InvalidConfig(f"solve: transport must be fedhybrid.Stacked or Serial, or another that takes a fleet, not {transport!r}.")
+    limits = Limits(float(tol), whole("max_rounds", max_rounds), float(max_seconds))
     place = None if checkpoint is None else Checkpoint.of(checkpoint)
     with jax.enable_x64(True), contextlib.ExitStack() as stack:
         start = _start_value(x0, fleet.d)
         if place is not None:
             stack.enter_context(files.lock(place.directory))
         bar = stack.enter_context(Progress(limits.max_rounds)) if progress else None
-        return Driver(fleet, transport(fleet), algorithm, start, limits, place, bar).finish()
+        return Driver(fleet, transport(fleet), algorithm, start, limits, place, bar, start_given=x0 is not None).finish()
 
 
 def _refuse_other(algorithm: Any) -> None:
@@ -93,18 +98,9 @@ def _refuse_other(algorithm: Any) -> None:
 def _start_value(x0: Any, d: int) -> Array:
     if x0 is None:
         return jnp.zeros(d)
-    try:
-        start = jnp.asarray(x0, jnp.float64)
-    except (TypeError, ValueError):
-        raise InvalidConfig(f"x0 must be {d} numbers.") from None
+    start = x0 if isinstance(x0, jax.core.Tracer) else jnp.asarray(numeric("x0", x0))
     if start.shape != (d,):
         raise InvalidConfig(f"x0 has shape {start.shape}, but the fleet needs ({d},).")
     if not isinstance(start, jax.core.Tracer) and not bool(jnp.all(jnp.isfinite(start))):
         raise InvalidConfig("x0 must be finite.")
     return start
-
-
-def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 1 <= value < 2**53:
-        raise InvalidConfig(f"{name} must be a positive whole number, not {value!r}.")
-    return int(value)

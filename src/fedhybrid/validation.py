@@ -34,6 +34,8 @@ def read_sites(sites: Any, names: Sequence[str] | None) -> tuple[tuple[Site, ...
         if names is not None:
             raise InvalidConfig("names: the sites are a dict and carry their names already.")
         names, entries = [str(name) for name in sites], list(sites.values())
+    elif isinstance(names, str) or not isinstance(names, Sequence | None):
+        raise InvalidConfig("names must be a list with one name per site.")
     else:
         try:
             entries = list(sites)
@@ -55,7 +57,11 @@ def read_sites(sites: Any, names: Sequence[str] | None) -> tuple[tuple[Site, ...
             )
     if first.A.shape[1] == 0:
         raise InvalidData("A has no columns at any site.")
-    if not any(site.w.sum() > 0 for site in read):
+    with np.errstate(over="ignore"):
+        total = sum(float(site.w.sum()) for site in read)
+    if not np.isfinite(total):
+        raise InvalidData("w: the sum of all weights is too large for a float; rescale them.")
+    if not total > 0:
         raise InvalidData("no site has a row (of positive weight).")
     empty = [site.name for site in read if len(site.y) == 0]
     notes = (f"without rows, contributing nothing but their share of the penalty: {', '.join(empty)}.",) if empty else ()
@@ -67,7 +73,7 @@ def _read_site(name: str, entry: Any) -> Site:
         raise InvalidData(f"{name}: a site is (A, y), (A, y, w) or (A, y, w, offset).")
     A_given, y_given, *rest = entry
     if scipy.sparse.issparse(A_given):
-        _refuse_kind(name, "A", np.asarray(A_given.data))
+        _refuse_kind(name, "A", A_given.dtype)
         A = scipy.sparse.csr_array(A_given, dtype=np.float64)
         if not A.has_canonical_format:
             A = A.copy()  # the caller's own arrays stay as they are
@@ -90,26 +96,30 @@ def _read_site(name: str, entry: Any) -> Site:
     return Site(name, A, y, w, offset)
 
 
-def _refuse_kind(name: str, field: str, values: np.ndarray) -> None:
-    if values.dtype.kind not in "fiub":
-        raise InvalidData(f"{name}: {field} holds {values.dtype.name} entries; encode them as numbers first.")
+def _refuse_kind(name: str, field: str, dtype: np.dtype) -> None:
+    if dtype.kind not in "fiub":
+        raise InvalidData(f"{name}: {field} holds {dtype.name} entries; encode them as numbers first.")
 
 
 def _numbers(name: str, field: str, values: Any) -> np.ndarray:
+    if np.ma.is_masked(values):
+        raise InvalidData(f"{name}: {field} has {int(np.ma.count_masked(values))} masked entries; fill or drop them first.")
     try:
         array = np.asarray(values)
     except (TypeError, ValueError):  # ragged rows
         raise InvalidData(f"{name}: {field} is not a rectangular table of numbers.") from None
     if array.size == 0 and array.dtype.kind not in "fiub":
         array = array.astype(float)
-    _refuse_kind(name, field, array)
-    return array.astype(np.float64, copy=False)
+    _refuse_kind(name, field, array.dtype)
+    with np.errstate(over="ignore"):  # an entry too large for float64 becomes inf, which is refused below
+        return array.astype(np.float64, copy=False)
 
 
 def _refuse_nonfinite_table(name: str, A: Any) -> None:
     entries = A.data if scipy.sparse.issparse(A) else A
-    if np.isfinite(np.sum(entries)) or np.all(np.isfinite(entries)):  # a finite sum of the entries is the quick proof
-        return
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(np.sum(entries)) or np.all(np.isfinite(entries)):  # a finite sum of the entries is the quick proof
+            return
     bad = ~np.isfinite(entries)
     columns = np.unique(A.indices[bad]) if scipy.sparse.issparse(A) else np.flatnonzero(bad.any(axis=0))
     listed = ", ".join(str(c) for c in columns[:5]) + (", …" if len(columns) > 5 else "")
@@ -154,9 +164,11 @@ def _binary(sites: tuple[Site, ...]) -> tuple[tuple[Site, ...], int, tuple[str, 
 
 def _count_classes(sites: tuple[Site, ...]) -> int:
     labels = np.unique(np.concatenate([site.y for site in sites]))
-    K = int(labels.max()) + 1 if labels.size and 0 <= labels.max() < 2**31 else 0
-    if not np.array_equal(labels, np.arange(K)):
-        _refuse_labels(sites, np.arange(max(K, 1)), "0, 1, …, K−1")
+    for site in sites:
+        if wrong := int(np.count_nonzero((site.y < 0) | (site.y != np.floor(site.y)))):
+            raise InvalidData(f"{site.name}: y has {wrong} of {len(site.y)} labels that are not 0, 1, …, K−1; recode them.")
+    K = int(labels[-1]) + 1
+    if len(labels) < K:
         raise InvalidData(f"softmax: {K - len(labels)} of the classes 0…{K - 1} have no row at any site; number the classes without gaps.")
     if K < 2:
         raise InvalidData("softmax: all rows of all sites have one class; there is nothing to tell apart.")

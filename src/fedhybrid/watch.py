@@ -15,10 +15,9 @@ from .clients.base import Clients
 
 Array = Any
 GROWN = 1e3  # a residual this many times its best …
-PATIENCE = 20  # … for this many rounds in a row is divergence,
+IN_A_ROW = 20  # … for this many rounds in a row is divergence,
 HOPELESS = 1e8  # and this many times at once
-IDLE = 200  # rounds without 1 % of progress, at a residual this far below its largest, are the floor of rounding
-FLOOR = 1e-9
+PATIENCE = 200  # rounds without 1 % of progress before somebody should look whether this is the floor of rounding
 
 
 class Halt(IntEnum):
@@ -27,6 +26,13 @@ class Halt(IntEnum):
     DIVERGED = 2
     NONFINITE = 3
     STALLED = 4
+
+
+def norm(x: Array) -> Array:
+    """‖x‖, also where squares would overflow or vanish."""
+    largest = jnp.max(jnp.abs(x), initial=0.0)
+    scale = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0)
+    return scale * jnp.linalg.norm(x / scale)
 
 
 class Watch(NamedTuple):
@@ -39,6 +45,7 @@ class Watch(NamedTuple):
     grown: Array  # rounds in a row above GROWN·best
     mark: Array  # residual at the last progress of 1 %, and rounds since
     idle: Array
+    patience: Array
     ask: Array  # ask for a certificate when residual ≤ ask·max(1, ‖x₀‖) …
     ask_relative: Array  # … or ≤ ask_relative·largest
     halt: Array
@@ -46,7 +53,8 @@ class Watch(NamedTuple):
     @staticmethod
     def begin(x0: Array, ask: float, ask_relative: float) -> "Watch":
         inf, zero = jnp.asarray(jnp.inf), jnp.zeros((), jnp.int64)
-        return Watch(zero, inf, x0, jnp.zeros(()), zero, inf, zero, jnp.asarray(ask), jnp.asarray(ask_relative), zero)
+        patience = jnp.asarray(PATIENCE, jnp.int64)
+        return Watch(zero, inf, x0, jnp.zeros(()), zero, inf, zero, patience, jnp.asarray(ask), jnp.asarray(ask_relative), zero)
 
 
 class Rows(NamedTuple):
@@ -89,13 +97,13 @@ def _look(watch: Watch, x0_before: Array, state: Any) -> Watch:
     progress = finite & (r < 0.99 * watch.mark)
     idle = jnp.where(progress, 0, watch.idle + 1)
 
-    size = jnp.maximum(1.0, jnp.linalg.norm(state.x0))
-    wanted = (r <= watch.ask * size) | (r <= watch.ask_relative * largest)
+    wanted = (r <= watch.ask * jnp.maximum(1.0, norm(state.x0))) | (r <= watch.ask_relative * largest)
     # below what is wanted anyway, growth means nothing: a start at the optimum has a residual of rounding errors
-    reference = jnp.maximum(best, watch.ask * size)
+    best_x0 = jnp.where(better, x0_before, watch.best_x0)
+    reference = jnp.maximum(best, watch.ask * jnp.maximum(1.0, norm(best_x0)))
     grown = jnp.where(r > GROWN * reference, watch.grown + 1, 0)
-    diverged = (grown >= PATIENCE) | (r > HOPELESS * reference)
-    stalled = (idle >= IDLE) & (r <= FLOOR * largest)
+    diverged = (grown >= IN_A_ROW) | (r > HOPELESS * reference)
+    stalled = idle >= watch.patience
 
     reasons = ((stalled, Halt.STALLED), (wanted, Halt.ASK), (diverged, Halt.DIVERGED), (~finite, Halt.NONFINITE))
     halt = jnp.zeros((), jnp.int64)
@@ -104,11 +112,12 @@ def _look(watch: Watch, x0_before: Array, state: Any) -> Watch:
     return Watch(
         steps=watch.steps + jnp.where(finite, 1, 0),
         best=best,
-        best_x0=jnp.where(better, x0_before, watch.best_x0),
+        best_x0=best_x0,
         largest=largest,
         grown=grown,
         mark=jnp.where(progress, r, watch.mark),
         idle=idle,
+        patience=watch.patience,
         ask=watch.ask,
         ask_relative=watch.ask_relative,
         halt=halt,

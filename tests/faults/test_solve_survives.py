@@ -21,7 +21,7 @@ from solve_child import CASES, Fate, digest, logistic, poisson, rows, solve, squ
 from test_checkpoint_file import SOURCE, TRACE, forged, needs_strace
 
 import fedhybrid as fh
-from fedhybrid import checkpoint, result
+from fedhybrid import checkpoint, driver, result
 from fedhybrid.algorithms.defaults import Attempts
 from fedhybrid.status import CheckpointError, CheckpointWarning
 
@@ -146,12 +146,20 @@ def test_a_run_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path) ->
     assert end(chain.live({})) == expected
 
 
-@pytest.mark.parametrize("case", ["squared", "attempts", "serial", pytest.param("default", marks=pytest.mark.slow)])
-def test_a_killed_run_goes_on_in_another_process_with_the_same_bits(tmp_path: Path, case: str) -> None:
-    """Under another hash seed, in another working directory, after a death at the default interval."""
+@pytest.mark.parametrize(
+    ("case", "interval", "number"),
+    [
+        ("squared", {}, 2),
+        ("attempts", EVERY_ROUND, 200),  # in the second attempt
+        ("serial", {}, 2),
+        pytest.param("default", {}, 2, marks=pytest.mark.slow),
+    ],
+)
+def test_a_killed_run_goes_on_in_another_process_with_the_same_bits(tmp_path: Path, case: str, interval: dict, number: int) -> None:
+    """Under another hash seed, and in another working directory."""
     expected = digest(unbroken(case))
-    chain = Chain(case, tmp_path / "state")
-    assert chain.live({"die": [2, "renamed"]}) is None
+    chain = Chain(case, tmp_path / "state", **interval)
+    assert chain.live({"die": [number, "renamed"]}) is None
     assert chain.saved >= 25
     assert digest(solve(case, checkpoint=tmp_path / "state")) == expected
 
@@ -256,6 +264,14 @@ def test_a_trace_too_large_to_keep_is_given_up_in_the_same_run(tmp_path, monkeyp
     expected = solve("logistic")
     assert expected.trace.x0 is None
     solve("logistic", max_rounds=200, checkpoint=fh.Checkpoint(tmp_path, every=1))
+    assert digest(solve("logistic", checkpoint=tmp_path)) == digest(expected)
+
+
+def test_the_certificates_before_a_death_count_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saves: list[bytes]) -> None:
+    monkeypatch.setattr(driver, "MOST_CERTIFICATES", 3)
+    expected = solve("logistic")
+    assert expected.status is fh.Status.SOLVED_INACCURATE
+    solve("logistic", max_rounds=expected.rounds - 10, checkpoint=fh.Checkpoint(tmp_path, every=1))
     assert digest(solve("logistic", checkpoint=tmp_path)) == digest(expected)
 
 

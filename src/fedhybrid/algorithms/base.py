@@ -10,7 +10,6 @@ import numpy as np
 
 from ..clients.base import Client, Clients, Local
 from ..curvature import Derived
-from ..status import InvalidConfig
 
 Vec = Any
 Array = Any
@@ -59,25 +58,6 @@ class Algorithm(NamedTuple):
 def nothing(me: Client) -> tuple[()]:
     """The first local state of a client that keeps nothing between rounds."""
     return ()
-
-
-def numeric(method: str, name: str, value: Any) -> np.ndarray:
-    try:
-        return np.asarray(value, np.float64)
-    except (TypeError, ValueError):
-        raise InvalidConfig(f"{method}: {name} must be a number or an array of numbers, not {type(value).__name__}.") from None
-
-
-def positive(method: str, name: str, value: Any, *, per_client: bool = False) -> Any:
-    """A positive number, or an array of them; inside somebody's vmap or jit it is taken as it is."""
-    if isinstance(value, jax.core.Tracer):
-        return value
-    array = numeric(method, name, value)
-    if array.ndim > per_client:
-        raise InvalidConfig(f"{method}: {name} must be {'a number or one per client' if per_client else 'one number'}.")
-    if not (np.all(np.isfinite(array)) and np.all(array > 0)):
-        raise InvalidConfig(f"{method}: {name} must be positive and finite.")
-    return float(array) if array.ndim == 0 else array
 
 
 def _is_derived(node: Any) -> bool:

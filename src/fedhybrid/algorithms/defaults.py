@@ -41,10 +41,10 @@ class Attempts:
 
 def safe_parameters(m: np.ndarray, ell: np.ndarray, updates: tuple[str, ...]) -> dict[str, Any]:
     m_mean, ell_mean = float(np.mean(m)), float(np.mean(ell))
-    mu = float(np.sqrt(max(m_mean, 1e-4 * ell_mean) * ell_mean)) or 1.0
+    mu = float(np.sqrt(max(m_mean, 1e-4 * ell_mean)) * np.sqrt(ell_mean)) or 1.0  # two roots: a product could overflow
     is_gradient = np.array([update == "gradient" for update in updates])
     a = np.where(is_gradient, 1.0 / (ell + mu), 1.0)
-    b = np.where(is_gradient, 0.25 * mu**2 * a, min(0.25, mu / (ell_mean + mu)))
+    b = np.where(is_gradient, 0.25 * mu * (mu * a), min(0.25, mu / (ell_mean + mu)))
     return {"mu": mu, "a": a, "b": b}
 
 
@@ -52,9 +52,10 @@ def _bounds(fleet: Fleet, x0: Any) -> theory.Bounds:
     """mᵢ, ℓᵢ; for a loss without a bound, the curvature at the start."""
     if fleet.loss.ell is not None:
         return theory.bounds(fleet)
-    spectra = [np.linalg.eigvalsh(np.asarray(_hessian(fleet.client(i).f, x0))) for i in range(fleet.n)]
-    return theory.Bounds(np.array([max(w[0], 0.0) for w in spectra]), np.array([w[-1] for w in spectra]))
+    spectra = np.array([_spectrum(fleet.client(i).f, x0) for i in range(fleet.n)])
+    return theory.Bounds(np.maximum(spectra[:, 0], 0.0), np.maximum(spectra[:, -1], 0.0))
 
 
-def _hessian(f: Any, x0: Any) -> Any:
-    return jax.tree.map(jnp.asarray, f).hess(x0)
+def _spectrum(f: Any, x0: Any) -> np.ndarray:
+    H = np.asarray(jax.tree.map(jnp.asarray, f).hess(x0))
+    return np.linalg.eigvalsh(H) if np.all(np.isfinite(H)) else np.ones(len(H))  # not finite: the first round will say so

@@ -18,10 +18,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..arguments import numeric, positive
 from ..clients.base import Client, Clients
 from ..curvature import Derived, Gradient
 from ..status import InvalidConfig, refuse_unknown_keywords
-from .base import Algorithm, Array, Spec, Vec, numeric, positive
+from .base import Algorithm, Array, Spec, Vec
 
 
 class Local(NamedTuple):
@@ -78,7 +79,7 @@ def fedhybrid(*, mu: Any, a: Any, b: Any, x: Any = None, lam: Any = None, x0: An
     x, lam start values of the clients, one row per client (default: x₀, and zero)
     x0     the server's start value, used literally; omitted, it is the consistent mean(x) − mean(λ)/μ
     """
-    mu = positive("fedhybrid", "mu", mu)
+    mu = positive("fedhybrid: mu", mu)
     a, b = _step_sizes("a", a), _step_sizes("b", b)
     x, lam = _start_values("x", x, 2), _start_values("lam", lam, 2)
     x0 = _start_values("x0", x0, 1)
@@ -113,14 +114,14 @@ def _step_sizes(name: str, value: Any) -> Any:
             raise InvalidConfig(
                 f"fedhybrid: {name} as a tuple is (gradient, newton), two numbers, not {len(value)}; use an array for one per client."
             )
-        return tuple(positive("fedhybrid", name, entry) for entry in value)
-    return positive("fedhybrid", name, value, per_client=True)
+        return tuple(positive(f"fedhybrid: {name}", entry) for entry in value)
+    return positive(f"fedhybrid: {name}", value, per_client=True)
 
 
 def _start_values(name: str, value: Any, ndim: int) -> Any:
     if value is None or isinstance(value, jax.core.Tracer):
         return value
-    array = numeric("fedhybrid", name, value)
+    array = numeric(f"fedhybrid: {name}", value)
     if array.ndim != ndim or not np.all(np.isfinite(array)):
         raise InvalidConfig(f"fedhybrid: {name} must be a finite array with {ndim} axes; it has {array.ndim}.")
     return array

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
+from ..arguments import positive
 from ..clients.base import Client, Clients
 from ..status import refuse_unknown_keywords
-from .base import Algorithm, Array, Spec, Vec, nothing, positive
+from .base import Algorithm, Array, Spec, Vec, nothing
 
 
 def gradient(me: Client, local: Any, x0: Vec) -> tuple[Any, Vec]:
@@ -36,7 +37,7 @@ def step(clients: Clients, state: GdState) -> GdState:
 @refuse_unknown_keywords
 def gd(*, step_size: Any) -> Algorithm:
     """Gradient descent on Σfᵢ with a fixed step size."""
-    s = positive("gd", "step_size", step_size)
+    s = positive("gd: step_size", step_size)
 
     def init(clients: Clients, x0: Vec) -> GdState:
         return GdState(x0, clients.start(nothing), jnp.asarray(jnp.inf), jnp.asarray(s))

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
+from ..arguments import whole
 from ..clients.base import Client, Clients
-from ..status import InvalidConfig, refuse_unknown_keywords
+from ..status import refuse_unknown_keywords
 from .base import Algorithm, Array, Spec, Vec, nothing
 
 ARMIJO = 1e-4
@@ -87,8 +88,7 @@ def step(clients: Clients, state: LbfgsState) -> LbfgsState:
 @refuse_unknown_keywords
 def lbfgs(*, memory: int = 10) -> Algorithm:
     """L-BFGS with the given number of remembered pairs."""
-    if not isinstance(memory, int) or isinstance(memory, bool) or memory < 1:
-        raise InvalidConfig(f"lbfgs: memory must be a positive integer, not {memory!r}.")
+    memory = whole("lbfgs: memory", memory)
 
     def init(clients: Clients, x0: Vec) -> LbfgsState:
         zero, inf, pairs = jnp.zeros_like(x0), jnp.asarray(jnp.inf), jnp.zeros((memory, *x0.shape))

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from ..clients.base import Client, Clients
+from ..status import refuse_unknown_keywords
 from .base import Algorithm, Array, Spec, State, Vec, nothing
 
 ARMIJO = 1e-4
@@ -65,6 +66,7 @@ def step(clients: Clients, state: State) -> State:
     return State(state.x0 + trial.t * p, trial.local, clients.n * jnp.linalg.norm(g))
 
 
+@refuse_unknown_keywords
 def newton() -> Algorithm:
     """Exact Newton on Σfᵢ with a backtracking line search. No parameters."""
 

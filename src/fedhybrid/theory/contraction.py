@@ -21,8 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..algorithms.base import positive
 from ..algorithms.fedhybrid import fedhybrid
+from ..arguments import positive
 from ..clients.base import Client, Clients
 from ..clients.stacked import Stacked
 from ..fleet import Fleet
@@ -51,7 +51,7 @@ class Gaps(NamedTuple):
 def gaps(problems: Problems, x: Any, lam: Any, mu: float) -> Gaps:
     """Δλ, Δx and Δ at (x, λ), both (n, d), with x₀ = mean(x) − mean(λ)/μ."""
     f = stacked(problems)
-    x, lam, mu = points(f, x), points(f, lam), positive("theory", "mu", mu)
+    x, lam, mu = points(f, x), points(f, lam), positive("theory: mu", mu)
     found = _measure(f, x[None], lam[None], mu)
     if not found.settled.all():
         raise InvalidConfig("the inner problem has no minimiser that Newton's method finds: Σfᵢ must be strongly convex; set reg > 0.")
@@ -82,7 +82,7 @@ def certify(fleet: Fleet, mu: float, *, steps: Any = None, rounds: int = 50, x: 
     A round is judged with a slack derived from rounding (theory/rounding.py says how), and only while the slack is below ρΔᵏ. A
     problem with ρ < 1e-4 is refused: ρΔ must stand well above rounding.
     """
-    mu = positive("certify", "mu", mu)
+    mu = positive("certify: mu", mu)
     m, ell = bounds(fleet)
     f = stacked(fleet)
     a, b = theorem_steps(mu, m, ell, fleet.updates) if steps is None else Steps(*steps)

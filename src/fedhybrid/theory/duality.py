@@ -21,7 +21,7 @@ import numpy as np
 from jax import lax
 from jax.scipy.linalg import cho_factor, cho_solve
 
-from ..algorithms.base import positive
+from ..arguments import positive
 from ..fleet import Fleet, Group
 from ..problem import Problem, Quadratic
 from ..status import InvalidConfig
@@ -44,7 +44,7 @@ class Dual(NamedTuple):
 def lagrangian(problems: Problems, x: Any, lam: Any, mu: float, x0: Any = None) -> float:
     """L(x, λ); with x0 given, L̃(x₀, x, λ)."""
     f = stacked(problems)
-    x, lam, mu = points(f, x), points(f, lam), positive("theory", "mu", mu)
+    x, lam, mu = points(f, x), points(f, lam), positive("theory: mu", mu)
     x0 = x.mean(axis=0) - lam.mean(axis=0) / mu if x0 is None else np.asarray(x0, float)
     apart = x0 - x
     with jax.enable_x64(True):
@@ -55,7 +55,7 @@ def lagrangian(problems: Problems, x: Any, lam: Any, mu: float, x0: Any = None) 
 def dual(problems: Problems, lam: Any, mu: float) -> Dual:
     """g(λ) and x̃*(λ)."""
     f = stacked(problems)
-    lam, mu = points(f, lam), positive("theory", "mu", mu)
+    lam, mu = points(f, lam), positive("theory: mu", mu)
     with jax.enable_x64(True):
         x, settled = (np.asarray(part) for part in _inner(f, jnp.asarray(lam), jnp.asarray(mu)))
     if not settled:
@@ -96,7 +96,7 @@ def dual_newton_step(problems: Problems, x: Any, lam: Any, mu: float, x0: Any = 
     x0 is mean(x) − mean(λ)/μ where omitted. The paper's dual Newton update is λ − Δλ̆.
     """
     f = stacked(problems)
-    x, lam, mu = points(f, x), points(f, lam), positive("theory", "mu", mu)
+    x, lam, mu = points(f, x), points(f, lam), positive("theory: mu", mu)
     x0 = x.mean(axis=0) - lam.mean(axis=0) / mu if x0 is None else np.asarray(x0, float)
     y = hessian_weighted_average(problems, x)
     return np.einsum("icd,id->ic", _hessians_at(f, x), x - y) + mu * (x - x0)

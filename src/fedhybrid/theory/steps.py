@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..algorithms.base import numeric, positive
+from ..arguments import numeric, positive
 from ..curvature import UPDATES
 from ..status import InvalidConfig
 
@@ -107,11 +107,11 @@ def _setting(mu: float, m: Any, ell: Any, kinds: Sequence[str]) -> _Setting:
         )
     if not np.all(np.isfinite(ell)) or np.any(ell < m):
         raise InvalidConfig("ell must be finite and, client by client, at least m.")
-    return _Setting(positive("theory", "mu", mu), m, ell, newton)
+    return _Setting(positive("theory: mu", mu), m, ell, newton)
 
 
 def _one_each(name: str, value: Any, n: int) -> np.ndarray:
-    array = numeric("theory", name, value)
+    array = numeric(f"theory: {name}", value)
     if array.ndim > 1 or (array.ndim == 1 and array.size != n):
         raise InvalidConfig(f"{name} has shape {array.shape}; it must be a number or one per client ({n}).")
     return np.broadcast_to(array, n).copy()
@@ -119,6 +119,6 @@ def _one_each(name: str, value: Any, n: int) -> np.ndarray:
 
 def _per_client(name: str, value: Any, newton: np.ndarray) -> np.ndarray:
     if isinstance(value, tuple) and len(value) == 2:
-        gradient_size, newton_size = (positive("theory", name, entry) for entry in value)
+        gradient_size, newton_size = (positive(f"theory: {name}", entry) for entry in value)
         return np.where(newton, newton_size, gradient_size)
-    return _one_each(name, positive("theory", name, value, per_client=True), len(newton))
+    return _one_each(name, positive(f"theory: {name}", value, per_client=True), len(newton))
