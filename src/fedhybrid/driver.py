@@ -23,7 +23,7 @@ from .fleet import Fleet
 from .progress import Progress
 from .result import Result, TraceBuilder
 from .status import CheckpointError, Status
-from .watch import Halt, Watch, advance, norm
+from .watch import PATIENCE, Halt, Watch, advance, norm
 
 Array = Any
 Outcome = tuple[Status, str]  # how it ended, and advice
@@ -70,9 +70,8 @@ class Driver:
         self.certificates = 0
         self.direction: np.ndarray | None = None
         self.x_checked = np.asarray(start)
+        self.start_given = start_given
         self._begin(0, start)
-        if start_given:  # perhaps the answer itself: look after the first step
-            self.watch = self.watch._replace(ask_relative=jnp.asarray(jnp.inf))
         self.trace = TraceBuilder(np.asarray(self.state.x0))
         if place is not None:
             self._resume(place, start)
@@ -85,7 +84,10 @@ class Driver:
             self.state = self.state._replace(local=self.state.local._replace(meter=meter))
         m = cert.penalty_floor(self.fleet) or (self.curvature.visible if self.curvature else 0.0)
         exact = m > 0 and self.algorithm.residual_is_gradient
-        self.watch = Watch.begin(self.state.x0, self.limits.tol * m, 0.0 if exact else FIRST_LOOK)
+        first_look = 0.0 if exact else FIRST_LOOK
+        if self.start_given and attempt == 0:  # perhaps the answer itself: look after the first step
+            first_look = math.inf
+        self.watch = Watch.begin(self.state.x0, self.limits.tol * m, first_look)
         self.next_check = FIRST_CHECK
         self.saved_steps, self.saved_time, self.saving = 0, time.monotonic(), 0.0
 
@@ -134,7 +136,7 @@ class Driver:
             outcome = self._certify(stalled=halt is Halt.STALLED)
             if outcome is not None:
                 return outcome
-            if halt is Halt.STALLED and float(self.trace.recent()[-1]) > 2.0 * float(self.watch.best) and self._try_again():
+            if halt is Halt.STALLED and self._going_round() and self._try_again():
                 return None
         if self.rounds >= self.limits.max_rounds:
             return self._without_minimiser(self.state.x0) or (Status.MAX_ROUNDS, "")
@@ -156,6 +158,10 @@ class Driver:
         if sites := self._sites_that_do_not_factor():
             return Status.ILL_CONDITIONED, f"∇²f + μI could not be factored at {', '.join(sites)}; use a larger mu, or a penalty."
         return Status.NONFINITE, "Try smaller step sizes or a larger mu; a custom loss must be finite wherever it is evaluated."
+
+    def _going_round(self) -> bool:
+        """Whether a run without progress is circling rather than slow: well above its best, or idle for the second time."""
+        return float(self.trace.recent()[-1]) > 2.0 * float(self.watch.best) or int(self.watch.patience) >= 4 * PATIENCE
 
     def _try_again(self) -> bool:
         """Begin the next attempt at the best point so far, if there is one left."""

@@ -11,6 +11,9 @@ from .losses import Loss, RowLoss
 from .status import InvalidConfig, InvalidData
 
 
+LARGEST_ENTRY = 1e150
+
+
 class Site(NamedTuple):
     """One site's rows, in float64: the caller's own arrays where they already are."""
 
@@ -117,9 +120,12 @@ def _numbers(name: str, field: str, values: Any) -> np.ndarray:
 
 def _refuse_nonfinite_table(name: str, A: Any) -> None:
     entries = A.data if scipy.sparse.issparse(A) else A
-    with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(np.sum(entries)) or np.all(np.isfinite(entries)):  # a finite sum of the entries is the quick proof
-            return
+    with np.errstate(invalid="ignore"):
+        largest = max(np.max(entries, initial=0.0), -np.min(entries, initial=0.0))  # NaN if there is one
+    if largest > LARGEST_ENTRY and np.isfinite(largest):
+        raise InvalidData(f"{name}: A has entries above {LARGEST_ENTRY:g}, whose squares are too large for a float; rescale its columns.")
+    if np.isfinite(largest) and not np.isnan(np.min(entries, initial=0.0)):
+        return
     bad = ~np.isfinite(entries)
     columns = np.unique(A.indices[bad]) if scipy.sparse.issparse(A) else np.flatnonzero(bad.any(axis=0))
     listed = ", ".join(str(c) for c in columns[:5]) + (", …" if len(columns) > 5 else "")

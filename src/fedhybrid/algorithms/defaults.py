@@ -44,7 +44,7 @@ def safe_parameters(m: np.ndarray, ell: np.ndarray, updates: tuple[str, ...]) ->
     mu = float(np.sqrt(max(m_mean, 1e-4 * ell_mean)) * np.sqrt(ell_mean)) or 1.0  # two roots: a product could overflow
     is_gradient = np.array([update == "gradient" for update in updates])
     a = np.where(is_gradient, 1.0 / (ell + mu), 1.0)
-    b = np.where(is_gradient, 0.25 * mu * (mu * a), min(0.25, mu / (ell_mean + mu)))
+    b = np.where(is_gradient, 0.25 * mu * (mu / (ell + mu)), min(0.25, mu / (ell_mean + mu)))
     return {"mu": mu, "a": a, "b": b}
 
 
