@@ -10,7 +10,6 @@ import scipy.sparse
 from .losses import Loss, RowLoss
 from .status import InvalidConfig, InvalidData
 
-
 LARGEST_ENTRY = 1e150
 
 
