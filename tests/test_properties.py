@@ -94,15 +94,14 @@ def test_splitting_and_merging_clients_leaves_the_optimum(loss, exact):
             assert error(optimum(fleet), x_star) <= 1e-8
 
 
-def assert_order_is_ignored(data, seed, transport=fh.Stacked, **options):
-    n, d = len(data.sites), 4
-    rng = np.random.default_rng(seed)
-    given_rows = {"a": A_STEPS[:n], "b": B_STEPS[:n], **{key: value(rng, (n, d)) for key, value in options.items()}}
-    order = rng.permutation(n)
-    plain = rounds_of(fh.fedhybrid(mu=MU, **given_rows), transport(data.fleet()), ROUNDS)
-    moved = {key: value[order] for key, value in given_rows.items()}
-    updates = [UPDATES[i] for i in order]
-    permuted = rounds_of(fh.fedhybrid(mu=MU, **moved), transport(data.permuted(order).fleet(update=updates)), ROUNDS)
+def assert_order_is_ignored(data, seed, transport=fh.Stacked, updates=UPDATES, **start):
+    """`start`: values with one row per client, which move with it as its step sizes do."""
+    order = np.random.default_rng(seed).permutation(len(data.sites))
+    own = {"a": A_STEPS, "b": B_STEPS, **start}
+    moved = {key: values[order] for key, values in own.items()}
+    plain = rounds_of(fh.fedhybrid(mu=MU, **own), transport(data.fleet(update=updates)), ROUNDS)
+    fleet = data.permuted(order).fleet(update=[updates[i] for i in order])
+    permuted = rounds_of(fh.fedhybrid(mu=MU, **moved), transport(fleet), ROUNDS)
     assert same_bits(permuted.x0, plain.x0)
     assert same_bits((permuted.z, permuted.x, permuted.lam), (plain.z[:, order], plain.x[:, order], plain.lam[:, order]))
 
@@ -121,14 +120,16 @@ def test_the_order_of_weighted_clients_does_not_change_a_bit(seed):
 @given(seed=seeds)
 def test_the_order_of_clients_with_start_values_does_not_change_a_bit(seed):
     start = np.random.Generator.normal
-    assert_order_is_ignored(sample("logistic", weights=False), seed, x=lambda r, size: start(r, size=size), lam=lambda r, size: start(r, size=size))
+    assert_order_is_ignored(
+        sample("logistic", weights=False), seed, x=lambda r, size: start(r, size=size), lam=lambda r, size: start(r, size=size)
+    )
 
 
 @given(seed=seeds)
 def test_the_order_of_clients_with_equal_rows_does_not_change_a_bit(seed):
     data = sample("squared", weights=False, sizes=(7, 7, 7, 7, 7, 7))
     alike = data._replace(sites=[data.sites[0]] * 6)
-    assert_order_is_ignored(alike, seed)
+    assert_order_is_ignored(alike, seed, updates=("newton",) * 6)
 
 
 # Changes that leave the mathematics as it is (T-06)
@@ -219,6 +220,7 @@ def test_the_measured_rate_is_the_spectral_radius():
     lam_star = np.array([f.grad(x_star) for f in oracle])
     rounds = rounds_of(fh.fedhybrid(mu=0.4, a=a, b=b), fh.Stacked(data.fleet()), 300)
     distance = np.sqrt(np.sum((rounds.x - x_star) ** 2, axis=(1, 2)) + np.sum((rounds.lam - lam_star) ** 2, axis=(1, 2)))
-    first, last = (int(np.argmax(distance < part * distance[0])) for part in (1e-5, 1e-11))
-    assert 0 < first < last
-    assert (distance[last] / distance[first]) ** (1 / (last - first)) == pytest.approx(rate, rel=0.01)
+    # a line through the logarithms, above rounding: complex eigenvalues make the distance swing around it
+    fitted = np.flatnonzero((distance < 1e-3 * distance[0]) & (distance > 1e-11 * distance[0]))
+    assert len(fitted) > 50
+    assert np.exp(np.polyfit(fitted, np.log(distance[fitted]), 1)[0]) == pytest.approx(rate, rel=0.01)

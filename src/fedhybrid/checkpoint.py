@@ -29,7 +29,10 @@ DTYPES, MAX_HEADER, MISSING = ("<f8", "<i8", "|b1", "|u1"), 4 << 20, "is missing
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a run keeps its state, and every how many rounds it writes it."""
+    """Where a run keeps its state, and at least how many steps lie between two writes of it.
+
+    Writes are further apart where they would take more than a tenth of the time; every=1 is kept to the letter.
+    """
 
     directory: Path
     every: int = 25

@@ -95,16 +95,19 @@ class Driver:
         while True:
             try:
                 self._advance()
+                if self.rounds >= self.limits.max_rounds:
+                    self._save(last=True)  # before judging, which costs rounds: with a higher limit the run goes on from here
                 outcome = self._judge()
                 if outcome is not None:
                     return self._result(*outcome)
-                self._save()
+                out_of_time = time.monotonic() > self.deadline
+                self._save(last=out_of_time)
+                if out_of_time:
+                    return self._result(Status.TIME_LIMIT)
             except KeyboardInterrupt:
                 return self._result(Status.INTERRUPTED)
             except CheckpointError as error:
                 return self._result(Status.CHECKPOINT_ERROR, str(error))
-            if time.monotonic() > self.deadline:
-                return self._result(Status.TIME_LIMIT)
 
     @property
     def rounds(self) -> int:
@@ -294,16 +297,22 @@ class Driver:
     # ── checkpoints ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _identity(self, start: Array) -> dict[str, str]:
-        begun = hashlib.sha256((self.attempts.algorithm(0).spec.digest()).encode() + np.asarray(start).tobytes()).hexdigest()
-        return {"problem": self.fleet.fingerprint, "algorithm": begun, "transport": type(self.clients).__name__}
+        chosen = "given" if self.attempts.given else "default"
+        return {
+            "problem": self.fleet.fingerprint,
+            "algorithm": f"{chosen} {self.attempts.algorithm(0).spec.digest()}",
+            "start": hashlib.sha256(np.asarray(start).tobytes()).hexdigest(),
+            "transport": type(self.clients).__name__,
+        }
 
-    def _save(self) -> None:
+    def _save(self, last: bool = False) -> None:
+        """Write a checkpoint, if one is due; `last`: nothing more will be computed after this state."""
         if self.place is None:
             return
         steps, now = int(self.watch.steps), time.monotonic()
         due = steps - self.saved_steps >= self.place.every
         affordable = self.place.every == 1 or self.saving <= SAVING * (now - self.saved_time)
-        if not due or not affordable:
+        if not (due and affordable) and not (last and steps > self.saved_steps):
             return
         arrays = {f"state.{k}": leaf for k, leaf in enumerate(durable_leaves(self.state))}
         arrays |= {f"watch.{name}": np.asarray(value) for name, value in self.watch._asdict().items()}

@@ -6,6 +6,7 @@ rows; they never print a value.
 
 import functools
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -113,15 +114,20 @@ class Fleet:
         """A function of the caller's own is tried on shapes alone, so that its errors come before the first round."""
         shapes: tuple = ((self.d,), (self.p,), ()) if isinstance(self.loss, RowLoss) else ((), ())
         function = self.loss.value if isinstance(self.loss, RowLoss) else self.loss.given
+        self._custom_program = b""
         if function is None:
             return
         try:
             with jax.enable_x64(True):
-                returned = jax.eval_shape(function, *(jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes))
+                arguments = (jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes)
+                program, returned = jax.make_jaxpr(function, return_shape=True)(*arguments)
         except Exception as error:
             raise InvalidConfig(f"{self.loss.name} could not be evaluated: {type(error).__name__}: {error}") from error
         if getattr(returned, "shape", None) != () or returned.dtype.kind != "f":
             raise InvalidConfig(f"{self.loss.name} must return one real number per row; it returns {returned}.")
+        # what the function computes, for the fingerprint: its name alone would not tell two lambdas apart
+        constants = b"".join(np.asarray(constant).tobytes() for constant in program.consts)
+        self._custom_program = re.sub(r"0x[0-9a-f]+", "", str(program)).encode() + constants
 
     # ── what the sites hold, as problems ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -141,6 +147,7 @@ class Fleet:
         """A digest of the whole problem: data, loss, penalty, weighting, updates."""
         text = repr((self.loss.name, self.weighting, self.intercept, self.updates, self.K, self.d))
         digest = hashlib.sha256(text.encode())
+        digest.update(self._custom_program)
         digest.update(self.reg.tobytes())
         for site in self._digests:
             digest.update(site)

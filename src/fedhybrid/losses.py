@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import expit, logsumexp
+from jax.scipy.special import expit
 
 from .arguments import positive, whole
 from .status import InvalidConfig, refuse_unknown_keywords
@@ -125,6 +125,16 @@ def _one_hot(z: Array, y: Array) -> Array:
     return jax.nn.one_hot(y.astype(jnp.int32), z.shape[-1], dtype=z.dtype)
 
 
+def _softmax_value(z: Array, y: Array) -> Array:
+    """log Σ exp(zₖ − z_y). The label's own term is 1 and goes into log1p: a well classified row keeps its small loss in full."""
+    own = _one_hot(z, y)
+    lead = z - jnp.sum(z * own, axis=-1, keepdims=True)
+    top = jnp.max(lead, axis=-1, keepdims=True)  # ≥ 0, the label's own
+    others = jnp.sum((1.0 - own) * jnp.exp(lead - top), axis=-1)
+    top = top[..., 0]
+    return top + jnp.log1p(others + jnp.expm1(-top))
+
+
 def _softmax_d2(z: Array, y: Array) -> Array:
     p = jax.nn.softmax(z)
     return jax.vmap(jnp.diag)(p) - p[:, :, None] * p[:, None, :]
@@ -137,8 +147,7 @@ def _softmax_recedes(slope: Array, y: Array) -> tuple[Array, Array]:
 
 softmax = Loss(
     "softmax",
-    # the label's own z is taken off first: a well classified row keeps its small loss to full precision
-    value=lambda z, y: logsumexp(z - jnp.sum(z * _one_hot(z, y), axis=-1, keepdims=True), axis=-1),
+    value=_softmax_value,
     d1=lambda z, y: jax.nn.softmax(z) - _one_hot(z, y),
     d2=_softmax_d2,
     response="class",

@@ -95,9 +95,7 @@ def trace(algorithm, name, transport):
 
 
 cells = [
-    pytest.param(algorithm, name, marks=pytest.mark.xdist_group(f"contract {algorithm} {name}"))
-    for algorithm in TABLE
-    for name in PROBLEMS
+    pytest.param(algorithm, name, marks=pytest.mark.xdist_group(f"contract {algorithm} {name}")) for algorithm in TABLE for name in PROBLEMS
 ]
 every_cell = pytest.mark.parametrize(("algorithm", "name"), cells)
 every_transport = pytest.mark.parametrize("transport", TRANSPORTS)

@@ -247,9 +247,7 @@ def test_no_other_length_is_accepted(tmp_path: Path, pair: tuple[bytes, bytes]) 
 
 @pytest.mark.slow
 def test_no_flipped_bit_is_accepted_anywhere_in_the_file(tmp_path: Path, pair: tuple[bytes, bytes]) -> None:
-    every = (
-        pair[0][:i] + bytes([pair[0][i] ^ 1 << b]) + pair[0][i + 1 :] for i in range(len(pair[0])) for b in range(8)
-    )
+    every = (pair[0][:i] + bytes([pair[0][i] ^ 1 << b]) + pair[0][i + 1 :] for i in range(len(pair[0])) for b in range(8))
     tried, passed = silently_accepted(tmp_path, every, pair[1])
     assert tried == 8 * len(pair[0])
     assert passed == 0
@@ -534,9 +532,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch, directory: Path, k: int) -> list[t
     return operations
 
 
-def after_power_cut(
-    operations: list[tuple[str, ...]], disk: dict[str, bytes], new: bytes
-) -> Iterator[tuple[bool, dict[str, bytes]]]:
+def after_power_cut(operations: list[tuple[str, ...]], disk: dict[str, bytes], new: bytes) -> Iterator[tuple[bool, dict[str, bytes]]]:
     """(whether save had returned, the files): each prefix, any of the un-fsynced names, and no un-fsynced byte sure."""
     for end in range(len(operations) + 1):
         done = operations[:end]

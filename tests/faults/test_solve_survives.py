@@ -481,7 +481,6 @@ def goes_on_as_another(first: tuple, then: tuple, directory: Path) -> bool:
     return True
 
 
-@pytest.mark.xfail(reason="Spec.digest: a pair (gradient, newton) and an array with one per client have the same bytes", strict=True)
 def test_a_pair_of_step_sizes_is_not_an_array_of_two(tmp_path: Path) -> None:
     def two() -> fh.Fleet:
         return fh.Fleet(rows("squared")[:2], loss=fh.squared, reg=0.1, update=("newton", "gradient"))
@@ -491,7 +490,6 @@ def test_a_pair_of_step_sizes_is_not_an_array_of_two(tmp_path: Path) -> None:
     assert not goes_on_as_another((two(), pair), (two(), array), tmp_path)
 
 
-@pytest.mark.xfail(reason="Fleet.fingerprint: a loss of one's own is known by its name alone, and a lambda has none", strict=True)
 def test_another_function_of_the_same_name_is_another_problem(tmp_path: Path) -> None:
     one, other = (
         fh.Fleet(rows("squared")[:2], loss=loss, reg=0.1) for loss in (lambda z, y: 0.5 * (z - y) ** 2, lambda z, y: (z - y) ** 2)
@@ -500,7 +498,6 @@ def test_another_function_of_the_same_name_is_another_problem(tmp_path: Path) ->
     assert not goes_on_as_another((one, algorithm), (other, algorithm), tmp_path)
 
 
-@pytest.mark.xfail(reason="Driver._identity: the default's first attempt and the same parameters given are one identity", strict=True)
 def test_a_later_attempt_of_the_default_is_not_taken_up_by_its_first_parameters(tmp_path: Path, saves: list[bytes]) -> None:
     solve("attempts", checkpoint=fh.Checkpoint(tmp_path, every=1), max_rounds=300)
     with jax.enable_x64(True):
@@ -611,7 +608,6 @@ def test_a_changed_tolerance_survives_death_too(begun: Path, saves: list[bytes])
         assert digest(solve("logistic", tol=1e-6, checkpoint=fh.Checkpoint(begun, every=10**6))) == digest(expected)
 
 
-@pytest.mark.xfail(reason="Driver.finish: TIME_LIMIT, MAX_ROUNDS and INTERRUPTED end without a save", strict=True)
 def test_calls_with_a_limit_on_seconds_come_to_an_end_together(tmp_path: Path, resumed: list[int]) -> None:
     for _ in range(3):
         assert solve("logistic", max_seconds=1e-3, checkpoint=tmp_path).status is fh.Status.TIME_LIMIT

@@ -201,9 +201,7 @@ def test_softmax_is_scikit_learns():
 
 
 @pytest.mark.parametrize("weighting", ["row", "client"])
-@pytest.mark.parametrize(
-    ("loss", "solve"), [("logistic", logistic_high_precision), ("poisson", poisson_high_precision)]
-)
+@pytest.mark.parametrize(("loss", "solve"), [("logistic", logistic_high_precision), ("poisson", poisson_high_precision)])
 def test_high_precision_leaves_no_gradient_and_newton_agrees(loss, solve, weighting):
     sites, reg = make_sites(loss), np.array([0.1, 0.02, 0.1, 0.3])
     x = solve(sites, reg, weighting)
@@ -255,9 +253,7 @@ def test_the_two_loops_are_the_bfgs_matrix_written_out(m):
 def test_the_first_round_is_the_one_worked_out_by_hand():
     # f₁ = x², f₂ = ½x² − 3x; D₁ = 1, D₂ = 1 + 2 = 3; x₀ = (1 + 2)/2 − (4 + 6)/(2·2) = −1
     pair = [QuadraticClient([[2.0]], [0.0]), QuadraticClient([[1.0]], [3.0])]
-    trace = fedhybrid(
-        pair, ["gradient", "newton"], 2.0, [0.5, 0.6], [0.25, 0.5], None, [[1.0], [2.0]], [[4.0], [6.0]], 1
-    )
+    trace = fedhybrid(pair, ["gradient", "newton"], 2.0, [0.5, 0.6], [0.25, 0.5], None, [[1.0], [2.0]], [[4.0], [6.0]], 1)
     # x₁⁺ = 1 − 0.5(2 − 4 + 2·2), λ₁⁺ = 4 + 0.25(−1 − 1); x₂⁺ = 2 − 0.6(−1 − 6 + 2·3)/3, λ₂⁺ = 6 + 0.5·3(−1 − 2)
     np.testing.assert_allclose(trace.x, [[[0.0], [2.2]]], rtol=1e-15)
     np.testing.assert_allclose(trace.lam, [[[3.5], [1.5]]], rtol=1e-15)
@@ -308,9 +304,7 @@ def test_the_loop_reaches_the_exact_solution(weighting):
     np.testing.assert_allclose(trace.lam[-1], [f.grad(expected) for f in parts], atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("loss", "solve"), [("logistic", logistic_high_precision), ("poisson", poisson_high_precision)]
-)
+@pytest.mark.parametrize(("loss", "solve"), [("logistic", logistic_high_precision), ("poisson", poisson_high_precision)])
 def test_the_loop_reaches_the_high_precision_solution(loss, solve):
     sites = make_sites(loss)
     parts = clients(sites, loss, 0.4, vector=True)

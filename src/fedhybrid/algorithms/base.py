@@ -35,7 +35,7 @@ class Spec(NamedTuple):
     def digest(self) -> str:
         digest = hashlib.sha256(self.name.encode())
         for key, value in self.parameters.items():
-            digest.update(key.encode())
+            digest.update(f"{key} {jax.tree.map(np.shape, value)}".encode())  # a pair is not an array of two
             for leaf in jax.tree.leaves(value):
                 digest.update(np.asarray(leaf).tobytes())
         return digest.hexdigest()
