@@ -454,7 +454,7 @@ OTHERS: dict[str, tuple[Callable[[], fh.Fleet], Callable[[], fh.Algorithm | None
     "b, per client": (logistic, lambda: steady(b=np.full(4, 0.01)), {}, "algorithm"),
     "method": (logistic, lambda: fh.gd(step_size=0.1), {}, "algorithm"),
     "default method": (logistic, lambda: None, {}, "algorithm"),
-    "start": (logistic, steady, {"x0": np.ones(5)}, "algorithm"),
+    "start": (logistic, steady, {"x0": np.ones(5)}, "start"),
     "transport": (logistic, steady, {"transport": fh.Serial}, "transport"),
 }
 
@@ -569,7 +569,7 @@ def test_a_larger_limit_on_rounds_goes_on(begun: Path, resumed: list[int]) -> No
     assert digest(late) == digest(unbroken("logistic"))
     assert early.trace.x0.tobytes() == late.trace.x0[: len(early.trace)].tobytes()
     assert early.trace.rounds.tobytes() == late.trace.rounds[: len(early.trace)].tobytes()
-    assert resumed[1] == len(early.trace) - 1 > resumed[0] > 100
+    assert resumed[1] == len(early.trace) > resumed[0] > 100
 
 
 def test_a_smaller_limit_on_rounds_ends_at_once(begun: Path, resumed: list[int]) -> None:
@@ -595,7 +595,7 @@ def test_a_smaller_tolerance_goes_on_from_the_solution_of_a_larger(tmp_path: Pat
 def test_a_larger_tolerance_ends_at_once(begun: Path, resumed: list[int]) -> None:
     found = solve("logistic", tol=1e-1, checkpoint=begun)
     assert found.status is fh.Status.SOLVED
-    assert len(found.trace) == resumed[0] + 1
+    assert len(found.trace) <= resumed[0] + 1
 
 
 def test_a_changed_tolerance_survives_death_too(begun: Path, saves: list[bytes]) -> None:
