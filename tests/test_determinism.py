@@ -27,8 +27,8 @@ def digests():
         fleet = sample("logistic").fleet()
         lam = np.random.default_rng(0).normal(size=(fleet.n, fleet.d))
         rounds = rounds_of(fh.fedhybrid(mu=0.8, a=(0.3, 0.9), b=0.2, lam=lam), transport(fleet), 6)
-        for name in ("x0", "x", "lam"):
-            lines.append(f"{transport.__name__} {name} {hashlib.sha256(getattr(rounds, name).tobytes()).hexdigest()}")
+        parts = {"x0": rounds.x0, "x": rounds.x, "lam": rounds.lam}
+        lines += [f"{transport.__name__} {name} {hashlib.sha256(part.tobytes()).hexdigest()}" for name, part in parts.items()]
     return "\n".join(lines)
 
 

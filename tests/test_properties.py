@@ -213,14 +213,15 @@ def test_the_optimum_is_a_fixed_point(loss, exact):
 
 def test_the_measured_rate_is_the_spectral_radius():
     data = sample("squared", sizes=(7, 5, 1, 12, 5, 3), reg=REG)
-    oracle, n, d = data.oracle(), 6, 4
+    oracle = data.oracle()
     a, b = np.where(IS_GRADIENT, 0.5, 0.9), np.where(IS_GRADIENT, 0.08, 0.3)
-    rate = spectral_radius([f.hess(np.zeros(d)) for f in oracle], [u.replace("-cg", "") for u in UPDATES], 0.4, a, b)
+    rate = spectral_radius([f.hess(np.zeros(4)) for f in oracle], [u.replace("-cg", "") for u in UPDATES], 0.4, a, b)
     x_star = least_squares_exact(data.plain_sites, REG)
     lam_star = np.array([f.grad(x_star) for f in oracle])
-    rounds = rounds_of(fh.fedhybrid(mu=0.4, a=a, b=b), fh.Stacked(data.fleet()), 300)
+    x, lam = 1e6 * np.random.default_rng(1).normal(size=(2, 6, 4))  # from afar: many decades for the slowest mode to be left alone
+    rounds = rounds_of(fh.fedhybrid(mu=0.4, a=a, b=b, x=x, lam=lam), fh.Stacked(data.fleet()), 300)
     distance = np.sqrt(np.sum((rounds.x - x_star) ** 2, axis=(1, 2)) + np.sum((rounds.lam - lam_star) ** 2, axis=(1, 2)))
     # a line through the logarithms, above rounding: complex eigenvalues make the distance swing around it
-    fitted = np.flatnonzero((distance < 1e-3 * distance[0]) & (distance > 1e-11 * distance[0]))
+    fitted = np.flatnonzero((distance < 1e-1) & (distance > 1e-8))
     assert len(fitted) > 50
     assert np.exp(np.polyfit(fitted, np.log(distance[fitted]), 1)[0]) == pytest.approx(rate, rel=0.01)

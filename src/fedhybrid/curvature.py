@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import cho_solve
+from jax.scipy.linalg import cho_solve, solve_triangular
 from jax.scipy.sparse.linalg import cg
 
 from .problem import Problem, Quadratic
@@ -96,8 +96,8 @@ class Newton:
             return Derived(())
         # D is constant: its inverse, from the Cholesky factor, makes a step one product instead of two triangular solves.
         # An error in it costs speed only: at the fixed point the vector it multiplies is zero.
-        d = f.c.shape[0]
-        return Derived(cho_solve((_factor(f.H, mu), True), jnp.eye(d, dtype=f.H.dtype)))
+        inverse_factor = solve_triangular(_factor(f.H, mu), jnp.eye(f.c.shape[0], dtype=f.H.dtype), lower=True)
+        return Derived(inverse_factor.T @ inverse_factor)
 
     def __call__(self, f: Problem, x: Array, mu: Array, ready: Derived) -> Inverted | Factored:
         H = f.hess(x)
