@@ -28,6 +28,7 @@ from reference.fedhybrid import fedhybrid as reference_loops  # noqa: E402
 from reference.objective import clients as reference_clients  # noqa: E402
 
 import fedhybrid as fh  # noqa: E402  (after the path is set)
+from fedhybrid.numerics import scope  # noqa: E402
 
 
 def best_of(repeats: int, function: Callable[[], object]) -> float:
@@ -109,7 +110,7 @@ def bandwidth(n: int = 2000, d: int = 100) -> dict[str, float]:
     clients = fh.Stacked(fh.Fleet(sites, loss=fh.squared, weighting="client"))
     del sites
     algorithm, steps = fh.fedhybrid(mu=1.0, a=1.0, b=0.1), 20
-    with jax.enable_x64(True):
+    with scope():
         state = algorithm.init(clients, jnp.zeros(d))
 
         def some_rounds() -> object:

@@ -18,6 +18,7 @@ from .clients.base import Clients
 from .clients.stacked import Stacked
 from .driver import Driver, Limits
 from .fleet import Fleet
+from .numerics import scope
 from .progress import Progress
 from .result import Result, Trace
 from .status import InvalidConfig, refuse_unknown_keywords
@@ -33,7 +34,7 @@ def run(algorithm: Algorithm, clients: Clients, steps: int, x0: Any = None) -> t
     if not hasattr(clients, "mean"):
         raise InvalidConfig(f"run: clients must be a transport such as fedhybrid.Stacked(fleet), not {type(clients).__name__}.")
     steps = whole("steps", steps)
-    with jax.enable_x64(True):
+    with scope():
         state = algorithm.init(clients, _start_value(x0, clients.d))
         first = state.x0
         state, rows = clients.call(_steps, (algorithm.step, steps), state)
@@ -82,12 +83,13 @@ def solve(
         raise InvalidConfig(f"solve: transport must be fedhybrid.Stacked or Serial, or another that takes a fleet, not {transport!r}.")
     limits = Limits(float(tol), whole("max_rounds", max_rounds), float(max_seconds))
     place = None if checkpoint is None else Checkpoint.of(checkpoint)
-    with jax.enable_x64(True), contextlib.ExitStack() as stack:
+    clients = transport(fleet)
+    with scope(), contextlib.ExitStack() as stack:
         start = _start_value(x0, fleet.d)
         if place is not None:
             stack.enter_context(files.lock(place.directory))
         bar = stack.enter_context(Progress(limits.max_rounds)) if progress else None
-        return Driver(fleet, transport(fleet), algorithm, start, limits, place, bar, start_given=x0 is not None).finish()
+        return Driver(fleet, clients, algorithm, start, limits, place, bar, start_given=x0 is not None).finish()
 
 
 def _refuse_other(algorithm: Any) -> None:

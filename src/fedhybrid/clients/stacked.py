@@ -14,7 +14,7 @@ from ..fleet import Fleet
 from .base import Client, Local, Meter
 
 Array = Any
-CACHE = 2**20  # bytes: on a CPU clients run in blocks of this size, so that a matrix used twice in a step is read from memory once
+CACHE = 2**21  # bytes: on a CPU clients run in blocks of this size, so that a matrix used twice in a step is read from memory once
 WORTH_BLOCKING = 2**23
 
 

@@ -26,6 +26,7 @@ from ..arguments import positive
 from ..clients.base import Client, Clients
 from ..clients.stacked import Stacked
 from ..fleet import Fleet
+from ..numerics import scope
 from ..problem import Quadratic
 from ..status import InvalidConfig, refuse_unknown_keywords
 from .constants import bounds
@@ -124,7 +125,7 @@ def contracts(delta: np.ndarray, rho: float, slack: np.ndarray) -> tuple[bool, i
 
 def _trajectory(fleet: Fleet, algorithm: Any, rounds: int) -> tuple[np.ndarray, np.ndarray]:
     """x and λ of every client, in site order, at the start and after every round: (rounds + 1, n, d) each."""
-    with jax.enable_x64(True):
+    with scope():
         clients = Stacked(fleet)
         state = algorithm.init(clients, jnp.zeros(fleet.d))
         first = clients.observe(_held, state.local)
@@ -147,7 +148,7 @@ def _rounds(clients: Clients, step: Any, length: int, state: Any) -> Any:
 
 def _measure(f: Any, x: np.ndarray, lam: np.ndarray, mu: float) -> Measured:
     """Everything about the points (x, λ), (K, n, d) each."""
-    with jax.enable_x64(True):
+    with scope():
         x_star, settled = optimum(f, jnp.zeros(x.shape[-1]))
         if not bool(settled):
             raise InvalidConfig("Σfᵢ has no minimiser that Newton's method finds: it must be strongly convex; set reg > 0.")

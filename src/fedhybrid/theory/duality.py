@@ -23,6 +23,7 @@ from jax.scipy.linalg import cho_factor, cho_solve
 
 from ..arguments import positive
 from ..fleet import Fleet, Group
+from ..numerics import scope
 from ..problem import Problem, Quadratic
 from ..status import InvalidConfig
 
@@ -47,7 +48,7 @@ def lagrangian(problems: Problems, x: Any, lam: Any, mu: float, x0: Any = None) 
     x, lam, mu = points(f, x), points(f, lam), positive("theory: mu", mu)
     x0 = x.mean(axis=0) - lam.mean(axis=0) / mu if x0 is None else np.asarray(x0, float)
     apart = x0 - x
-    with jax.enable_x64(True):
+    with scope():
         value = float(_value(f, jnp.asarray(x)))
     return value + float(np.sum(lam * apart) + 0.5 * mu * np.sum(apart**2))
 
@@ -56,7 +57,7 @@ def dual(problems: Problems, lam: Any, mu: float) -> Dual:
     """g(λ) and x̃*(λ)."""
     f = stacked(problems)
     lam, mu = points(f, lam), positive("theory: mu", mu)
-    with jax.enable_x64(True):
+    with scope():
         x, settled = (np.asarray(part) for part in _inner(f, jnp.asarray(lam), jnp.asarray(mu)))
     if not settled:
         raise InvalidConfig("the inner problem has no minimiser that Newton's method finds: Σfᵢ must be strongly convex; set reg > 0.")
@@ -148,7 +149,7 @@ def hessians(f: Any, x: Array) -> Array:
 
 
 def _hessians_at(f: Any, x: np.ndarray) -> np.ndarray:
-    with jax.enable_x64(True):
+    with scope():
         return np.asarray(hessians(f, jnp.asarray(x)))
 
 

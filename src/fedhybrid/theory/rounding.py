@@ -32,11 +32,11 @@ and slackᵏ = (1 − ρ)Eᵏ + Eᵏ⁺¹ + Pᵏ⁺¹ + 4·eps·Δᵏ, with 1 fo
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..fleet import Fleet
+from ..numerics import scope
 from ..validation import row_norms
 
 EPS = float(np.finfo(float).eps)
@@ -109,7 +109,7 @@ def _gradient_terms(fleet: Fleet, i: int) -> tuple[float, float]:
     share = float(fleet.reg.max()) / fleet.n
     if len(site.y) == 0:
         return 0.0, share
-    with jax.enable_x64(True):
+    with scope():
         zero = jnp.zeros((len(site.y), fleet.K) if fleet.K else len(site.y))
         at_zero = np.asarray(fleet.loss.d1(zero, jnp.asarray(site.y)))  # type: ignore[union-attr]  # bounds has refused a RowLoss
     slope = np.linalg.norm(at_zero.reshape(len(site.y), -1), axis=1)
