@@ -22,7 +22,7 @@ demo: $(INSTALLED) ## a first run: a federation solved and certified
 	@$(BIN)/fedhybrid demo
 
 test: $(INSTALLED) ## the tests, without the long tier
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 slow: $(INSTALLED) ## the long tier of the tests
 	@$(BIN)/python -m pytest -m slow

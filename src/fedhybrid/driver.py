@@ -15,7 +15,7 @@ import numpy as np
 
 from . import certificate as cert
 from . import checkpoint as files
-from .algorithms.base import Algorithm, durable_leaves, with_durable_leaves
+from .algorithms.base import Algorithm, durable_leaves, number, with_durable_leaves
 from .algorithms.defaults import Attempts
 from .checkpoint import Checkpoint, Snapshot
 from .clients.base import Client, Clients, Meter
@@ -226,7 +226,7 @@ class Driver:
         factor = factor if self.algorithm.residual_is_gradient else max(factor, 0.1)
         reached = float(self.trace.recent()[-1]) / max(1.0, float(norm(x)))
         zero = jnp.zeros((), jnp.int64)
-        self.watch = self.watch._replace(ask=jnp.asarray(reached * factor), ask_relative=jnp.asarray(0.0), halt=zero)
+        self.watch = self.watch._replace(ask=number(reached * factor), ask_relative=number(0.0), halt=zero)
         if stalled:  # slow, but not at the floor
             self.watch = self.watch._replace(idle=zero, patience=2 * self.watch.patience)
 
@@ -346,7 +346,7 @@ class Driver:
         self.curvature = None if scalars["curvature"] is None else cert.Curvatures(*scalars["curvature"])
         self.saved_steps = int(self.watch.steps)
         if scalars["tol"] != self.limits.tol:  # another tolerance: ask at once how this point stands
-            self.watch = self.watch._replace(ask=jnp.asarray(jnp.inf))
+            self.watch = self.watch._replace(ask=number(jnp.inf))
 
 
 def _own_values(me: Client, local: Any) -> tuple:

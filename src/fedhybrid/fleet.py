@@ -6,6 +6,7 @@ rows; they never print a value.
 
 import functools
 import hashlib
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -80,7 +81,7 @@ class Fleet:
         self.d = len(self.reg)
         self.updates = self._updates(update)
         self._try_custom_loss()
-        self._total_weight = sum(float(site.w.sum()) for site in self.sites)
+        self._total_weight = math.fsum(float(site.w.sum()) for site in self.sites)  # exact: the same in every order
 
     def _penalty(self, reg: Any) -> tuple[np.ndarray, tuple[int, ...]]:
         """One penalty per coordinate of x; and for softmax the columns in which class 0 is the reference."""
@@ -162,14 +163,14 @@ class Fleet:
         """Clients that stack together: of one update, and on rows of similar number.
 
         Inside a group clients are sorted by what they hold, not by where the caller listed them, and sums run in this order: so a
-        fleet gives the same bits however its sites are listed.
+        fleet gives the same bits however its sites are listed. (Sites that hold the very same rows go by name.)
         """
         groups = []
         for update in sorted(set(self.updates)):
             members = [i for i in range(self.n) if self.updates[i] == update]
             sizes = [0 if self.on_statistics else max(1, self.sites[i].A.shape[0]) for i in members]
             for part, rows in group_by_size(sizes):
-                chosen = sorted((members[k] for k in part), key=lambda i: (self._digests[i], i))
+                chosen = sorted((members[k] for k in part), key=lambda i: (self._digests[i], self.names[i]))
                 groups.append(Group(tuple(chosen), rows))
         return tuple(groups)
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .algorithms.base import number
 from .clients.base import Clients
 
 Array = Any
@@ -52,9 +53,9 @@ class Watch(NamedTuple):
 
     @staticmethod
     def begin(x0: Array, ask: float, ask_relative: float) -> "Watch":
-        inf, zero = jnp.asarray(jnp.inf), jnp.zeros((), jnp.int64)
+        inf, zero = number(jnp.inf), jnp.zeros((), jnp.int64)
         patience = jnp.asarray(PATIENCE, jnp.int64)
-        return Watch(zero, inf, x0, jnp.zeros(()), zero, inf, zero, patience, jnp.asarray(ask), jnp.asarray(ask_relative), zero)
+        return Watch(zero, inf, x0, jnp.zeros(()), zero, inf, zero, patience, number(ask), number(ask_relative), zero)
 
 
 class Rows(NamedTuple):

@@ -55,6 +55,11 @@ class Algorithm(NamedTuple):
     residual_is_gradient: bool = False  # state.residual is ‖Σ∇fᵢ‖ itself, not an estimate that may be far above it
 
 
+def number(value: Any) -> Array:
+    """A parameter as data: float64 whatever it was given as, so that 1, 1.0 and an array's entry run the same program."""
+    return jnp.asarray(value, jnp.float64)
+
+
 def nothing(me: Client) -> tuple[()]:
     """The first local state of a client that keeps nothing between rounds."""
     return ()

@@ -22,7 +22,7 @@ from ..arguments import numeric, positive
 from ..clients.base import Client, Clients
 from ..curvature import Derived, Gradient
 from ..status import InvalidConfig, refuse_unknown_keywords
-from .base import Algorithm, Array, Spec, Vec
+from .base import Algorithm, Array, Spec, Vec, number
 
 
 class Local(NamedTuple):
@@ -94,18 +94,23 @@ def fedhybrid(*, mu: Any, a: Any, b: Any, x: Any = None, lam: Any = None, x0: An
         ):
             if isinstance(values, np.ndarray | jax.Array) and values.ndim > 0 and values.shape != shape:
                 raise InvalidConfig(f"fedhybrid: {name} has shape {values.shape}, but the fleet needs {shape}.")
-        base = x0_given if x0 is None else jnp.asarray(x0)
-        parameters = jax.tree.map(jnp.asarray, (mu, a, b, x, lam))
+        base = x0_given if x0 is None else number(x0)
+        parameters = jax.tree.map(number, (mu, a, b, x, lam))
         x0_start = base
         if x0 is None and x is not None:
-            x0_start = jnp.mean(parameters[3], axis=0)
+            x0_start = _mean(parameters[3])
         if x0 is None and lam is not None:
-            x0_start = x0_start - jnp.mean(parameters[4], axis=0) / mu
+            x0_start = x0_start - _mean(parameters[4]) / mu
         local = clients.start(start, base, *parameters)
-        return FedHybridState(x0_start, local, jnp.asarray(jnp.inf), parameters[0])
+        return FedHybridState(x0_start, local, number(jnp.inf), parameters[0])
 
     parameters = {"mu": mu, "a": a, "b": b, "x": x, "lam": lam, "x0": x0}
     return Algorithm(init, step, (start, update), Spec("fedhybrid", parameters))
+
+
+def _mean(values: Array) -> Vec:
+    """The mean over clients; sorted first, so that it is the same to the last bit in every order of the sites."""
+    return jnp.sum(jnp.sort(values, axis=0), axis=0) / values.shape[0]
 
 
 def _step_sizes(name: str, value: Any) -> Any:

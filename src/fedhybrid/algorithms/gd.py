@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from ..arguments import positive
 from ..clients.base import Client, Clients
 from ..status import refuse_unknown_keywords
-from .base import Algorithm, Array, Spec, Vec, nothing
+from .base import Algorithm, Array, Spec, Vec, nothing, number
 
 
 def gradient(me: Client, local: Any, x0: Vec) -> tuple[Any, Vec]:
@@ -40,6 +40,6 @@ def gd(*, step_size: Any) -> Algorithm:
     s = positive("gd: step_size", step_size)
 
     def init(clients: Clients, x0: Vec) -> GdState:
-        return GdState(x0, clients.start(nothing), jnp.asarray(jnp.inf), jnp.asarray(s))
+        return GdState(x0, clients.start(nothing), number(jnp.inf), number(s))
 
     return Algorithm(init, step, (nothing, gradient), Spec("gd", {"step_size": s}), residual_is_gradient=True)

@@ -3,6 +3,7 @@
     each round   F(u), ∇F(u) at the trial point u = x₀ + t·p
     if F(u) ≤ F(x₀) + 10⁻⁴·t·pᵀ∇F(x₀):  remember (u − x₀, ∇F(u) − ∇F(x₀)),  x₀ ← u,  p ← −H·∇F(u) by the two-loop recursion,  t ← 1
     else:                               t ← t/2
+    while nothing is remembered:        p = −∇F(u)/n,  t = 1/max(1, ‖p‖)
 
 Cost of a step: 1 round; up d + 1 floats a client (gradient and value), down d. Converges linearly to x*.
 D. C. Liu and J. Nocedal, "On the limited memory BFGS method for large scale optimization", 1989.
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 from ..arguments import whole
 from ..clients.base import Client, Clients
 from ..status import refuse_unknown_keywords
-from .base import Algorithm, Array, Spec, Vec, nothing
+from .base import Algorithm, Array, Spec, Vec, nothing, number
 
 ARMIJO = 1e-4
 
@@ -91,8 +92,8 @@ def lbfgs(*, memory: int = 10) -> Algorithm:
     memory = whole("lbfgs: memory", memory)
 
     def init(clients: Clients, x0: Vec) -> LbfgsState:
-        zero, inf, pairs = jnp.zeros_like(x0), jnp.asarray(jnp.inf), jnp.zeros((memory, *x0.shape))
+        zero, inf, pairs = jnp.zeros_like(x0), number(jnp.inf), jnp.zeros((memory, *x0.shape))
         local = clients.start(nothing)
-        return LbfgsState(x0, local, inf, inf, zero, zero, jnp.asarray(1.0), pairs, pairs, jnp.zeros(memory))
+        return LbfgsState(x0, local, inf, inf, zero, zero, number(1.0), pairs, pairs, jnp.zeros(memory))
 
     return Algorithm(init, step, (nothing, value_and_gradient), Spec("lbfgs", {"memory": memory}), residual_is_gradient=True)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from ..clients.base import Client, Clients
 from ..status import refuse_unknown_keywords
-from .base import Algorithm, Array, Spec, State, Vec, nothing
+from .base import Algorithm, Array, Spec, State, Vec, nothing, number
 
 ARMIJO = 1e-4
 HALVINGS = 50
@@ -71,6 +71,6 @@ def newton() -> Algorithm:
     """Exact Newton on Σfᵢ with a backtracking line search. No parameters."""
 
     def init(clients: Clients, x0: Vec) -> State:
-        return State(x0, clients.start(nothing), jnp.asarray(jnp.inf))
+        return State(x0, clients.start(nothing), number(jnp.inf))
 
     return Algorithm(init, step, (nothing, expansion, value), Spec("newton", {}), residual_is_gradient=True)
