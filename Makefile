@@ -25,7 +25,7 @@ test: $(INSTALLED) ## the tests, without the long tier
 	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 slow: $(INSTALLED) ## the long tier of the tests
-	@$(BIN)/python -m pytest -m slow
+	@$(BIN)/python -m pytest -m slow -n 2 --dist loadfile
 
 lint: $(INSTALLED) ## ruff (rules and format) and mypy
 	@$(BIN)/ruff check .

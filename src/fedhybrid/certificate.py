@@ -130,6 +130,42 @@ def _bound(fleet: Fleet, size: float, m_hat: float) -> float:
     return -math.log1p(-reach) / c if reach < 1.0 else math.inf
 
 
+class Certifier:
+    """Certificates of one fleet. It remembers the last sum of Hessians: for squared loss that is the sum everywhere."""
+
+    def __init__(self, fleet: Fleet, clients: Clients) -> None:
+        self.fleet, self.clients = fleet, clients
+        self.curvature: Curvatures | None = None
+
+    def known_curvature(self) -> float:
+        """What the next bound will about be divided by; 0 while nothing is known."""
+        return penalty_floor(self.fleet) or (self.curvature.visible if self.curvature else 0.0)
+
+    def measure(self, local: Local, x: Array, target: float, closing: bool) -> tuple[Local, Certificate]:
+        """The certificate at x: a round for the gradient, and one for the sum of Hessians where the bound needs it.
+
+        `closing`: this is the last word on x, so that a Hessian is worth its floats even if the bound may fail.
+        """
+        same_everywhere = self.fleet.loss.bend == 0.0
+        local, g = gradient(self.clients, local, x)
+        found = certify_point(self.fleet, g, self.curvature if same_everywhere else None)
+        if found.error_bound <= target or not self._hessian_helps(g.norm, target, closing, same_everywhere):
+            if self.curvature is None or same_everywhere:
+                return local, found
+            return local, found._replace(estimate=min(found.estimate, (g.norm + g.rounding) / self.curvature.visible))
+        local, self.curvature = curvatures(self.clients, local, x)
+        return local, certify_point(self.fleet, g, self.curvature)
+
+    def _hessian_helps(self, size: float, target: float, closing: bool, same_everywhere: bool) -> bool:
+        if self.fleet.d > LARGEST_HESSIAN or not math.isfinite(size):
+            return False
+        if same_everywhere and self.curvature is not None:
+            return False
+        if penalty_floor(self.fleet) > 0:
+            return closing and self.fleet.loss.bend is not None
+        return closing or self.curvature is None or size <= 2.0 * self.curvature.visible * target
+
+
 def falling_direction(clients: Clients, local: Local, fleet: Fleet, x: Array, x_before: Array) -> tuple[Local, np.ndarray | None]:
     """A direction that proves that F has no minimiser, looked for where x is going; None if neither candidate is one.
 

@@ -65,7 +65,7 @@ class Driver:
         self.deadline = time.monotonic() + limits.max_seconds
         self.capacity = int(np.clip(2**20 // fleet.d, 16, 256))  # rows of the trace per look
         self.pace = 16.0  # steps that fit between two looks
-        self.curvature: cert.Curvatures | None = None
+        self.certifier = cert.Certifier(fleet, clients)
         self.certificate: cert.Certificate | None = None
         self.certificates = 0
         self.direction: np.ndarray | None = None
@@ -82,7 +82,7 @@ class Driver:
         self.state = self.algorithm.init(self.clients, start)
         if meter is not None:
             self.state = self.state._replace(local=self.state.local._replace(meter=meter))
-        m = cert.penalty_floor(self.fleet) or (self.curvature.visible if self.curvature else 0.0)
+        m = self.certifier.known_curvature()
         exact = m > 0 and self.algorithm.residual_is_gradient
         first_look = 0.0 if exact else FIRST_LOOK
         if self.start_given and attempt == 0:  # perhaps the answer itself: look after the first step
@@ -231,27 +231,9 @@ class Driver:
             self.watch = self.watch._replace(idle=zero, patience=2 * self.watch.patience)
 
     def _measure(self, x: Array, closing: bool) -> cert.Certificate:
-        """The certificate at x: a round for the gradient, and one for the sum of Hessians where the bound needs it."""
-        local, g = cert.gradient(self.clients, self.state.local, x)
+        local, found = self.certifier.measure(self.state.local, x, self._target(x), closing)
         self.state = self.state._replace(local=local)
-        same_everywhere = self.fleet.loss.bend == 0.0
-        found = cert.certify_point(self.fleet, g, self.curvature if same_everywhere else None)
-        if found.error_bound <= self._target(x) or not self._hessian_helps(g.norm, x, closing, same_everywhere):
-            if self.curvature is None or same_everywhere:
-                return found
-            return found._replace(estimate=min(found.estimate, (g.norm + g.rounding) / self.curvature.visible))
-        local, self.curvature = cert.curvatures(self.clients, self.state.local, x)
-        self.state = self.state._replace(local=local)
-        return cert.certify_point(self.fleet, g, self.curvature)
-
-    def _hessian_helps(self, size: float, x: Array, closing: bool, same_everywhere: bool) -> bool:
-        if self.fleet.d > cert.LARGEST_HESSIAN or not math.isfinite(size):
-            return False
-        if same_everywhere and self.curvature is not None:
-            return False
-        if cert.penalty_floor(self.fleet) > 0:
-            return closing and self.fleet.loss.bend is not None
-        return closing or self.curvature is None or size <= 2.0 * self.curvature.visible * self._target(x)
+        return found
 
     def _about(self, found: cert.Certificate, reached: bool) -> str:
         if not reached:
@@ -323,7 +305,7 @@ class Driver:
             "attempt": self.attempt,
             "next_check": self.next_check,
             "certificates": self.certificates,
-            "curvature": None if self.curvature is None else list(self.curvature),
+            "curvature": None if self.certifier.curvature is None else list(self.certifier.curvature),
         }
         files.save(self.place.directory, self.identity, Snapshot(scalars, arrays))
         self.saved_steps, self.saved_time = steps, time.monotonic()
@@ -343,7 +325,7 @@ class Driver:
         self.trace = TraceBuilder.from_arrays({name[6:]: column for name, column in arrays.items() if name.startswith("trace.")})
         self.x_checked = arrays["x_checked"]
         self.next_check, self.certificates = scalars["next_check"], scalars["certificates"]
-        self.curvature = None if scalars["curvature"] is None else cert.Curvatures(*scalars["curvature"])
+        self.certifier.curvature = None if scalars["curvature"] is None else cert.Curvatures(*scalars["curvature"])
         self.saved_steps = int(self.watch.steps)
         if scalars["tol"] != self.limits.tol:  # another tolerance: ask at once how this point stands
             self.watch = self.watch._replace(ask=number(jnp.inf))

@@ -18,7 +18,7 @@ class Serial:
     """The fleet's clients one after the other, each function compiled once per size of client."""
 
     def __init__(self, fleet: Fleet) -> None:
-        self.n, self.d, self.names = fleet.n, fleet.d, fleet.names
+        self.n, self.d = fleet.n, fleet.d
         with jax.enable_x64(True):
             self.clients: list[Client] = [jax.device_put(fleet.client(i, _padded(fleet.sites[i].A.shape[0]))) for i in fleet.order]
 

@@ -22,7 +22,7 @@ class Stacked:
     """Every group of the fleet as one vmapped program."""
 
     def __init__(self, fleet: Fleet) -> None:
-        self.n, self.d, self.names = fleet.n, fleet.d, fleet.names
+        self.n, self.d = fleet.n, fleet.d
         with jax.enable_x64(True):
             # one group after the other: on a GPU the host's copy of one is gone before the next is made; on a CPU there is no copy
             self.groups = tuple(jax.device_put(fleet.stack(group)) for group in fleet.groups)
@@ -111,12 +111,12 @@ def _observe(clients: Stacked, fn: Callable, local: Local, *down: Any) -> Any:
 
 
 def _flatten(clients: Stacked) -> tuple[tuple, tuple]:
-    return (clients.groups,), (clients.n, clients.d, clients.names)
+    return (clients.groups,), (clients.n, clients.d)
 
 
 def _unflatten(static: tuple, children: tuple) -> Stacked:
     clients = object.__new__(Stacked)
-    clients.n, clients.d, clients.names = static
+    clients.n, clients.d = static
     (clients.groups,) = children
     return clients
 
