@@ -2,6 +2,7 @@
 
 import functools
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given
@@ -37,6 +38,11 @@ def scaled(rounds, x_by, lam_by):
     return rounds.z * x_by, rounds.x * x_by, rounds.lam * lam_by, rounds.x0 * x_by
 
 
+# A GPU's solvers choose their paths by magnitude; there the traces agree to rounding, not in every bit.
+on_a_cpu = pytest.mark.skipif(jax.default_backend() != "cpu", reason="bit-for-bit scaling is promised on a CPU only")
+
+
+@on_a_cpu
 @pytest.mark.parametrize("budget", [2**31, 0], ids=["statistics", "rows"])
 @given(seed=seeds, e=exponents)
 def test_scaling_y_by_a_power_of_two_scales_the_trace_in_every_bit(budget, seed, e):
@@ -49,6 +55,7 @@ def test_scaling_y_by_a_power_of_two_scales_the_trace_in_every_bit(budget, seed,
     assert same_bits(scaled_up[:4], scaled(plain, 2.0**e, 2.0**e))
 
 
+@on_a_cpu
 @pytest.mark.parametrize("budget", [2**31, 0], ids=["statistics", "rows"])
 @given(seed=seeds, e=exponents)
 def test_scaling_the_rows_by_a_power_of_two_scales_the_trace_in_every_bit(budget, seed, e):
