@@ -18,7 +18,7 @@ help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 	@echo "Another Python: make test PYTHON=python3.12 VENV=.venv312"
 
-demo: $(INSTALLED) ## a first run: a federation solved and certified
+demo: $(INSTALLED) ## fit real data that eight sites hold; draws demo/demo.png
 	@$(BIN)/fedhybrid demo
 
 test: $(INSTALLED) ## the tests, without the long tier

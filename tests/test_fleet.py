@@ -143,3 +143,11 @@ def test_the_callers_arrays_are_left_as_they_were():
     fh.run(fh.fedhybrid(mu=0.5, a=0.3, b=0.1), fh.Stacked(data.fleet()), 3)
     for site, kept in zip(data.sites, before, strict=True):
         assert all(np.array_equal(part, old) for part, old in zip(site, kept, strict=True))
+
+
+def test_updates_can_be_given_by_name():
+    A, y = np.eye(3), np.ones(3)
+    sites = {"north": (A, y), "south": (A, y)}
+    assert fh.Fleet(sites, loss=fh.squared, update={"south": "gradient", "north": "newton"}).updates == ("newton", "gradient")
+    with pytest.raises(fh.InvalidConfig, match="every site"):
+        fh.Fleet(sites, loss=fh.squared, update={"south": "gradient"})

@@ -724,3 +724,18 @@ def test_a_result_written_as_json_reads_back_to_the_same_numbers(tmp_path, kind)
         assert float(read[name]) == getattr(result, name)
     assert (read["kappa_hat"] is None) == (result.kappa_hat is None)
     assert (read["direction"] is None) == (result.direction is None)
+
+
+@pytest.mark.parametrize("loss", [lambda z, y: jnp.sin(3.0 * z) + 0.0 * y, fh.custom(lambda x, a, y: jnp.sin(3.0 * (a @ x)) + 0.0 * y, 3)])
+def test_a_loss_that_is_not_convex_at_x_is_never_called_solved(loss):
+    result = solve(fh.Fleet(squares(0), loss=loss, reg=0.01), fh.gd(step_size=0.1), max_rounds=2000)
+    assert result.status in (Status.SOLVED_INACCURATE, Status.MAX_ROUNDS)
+    if result.status is Status.SOLVED_INACCURATE:
+        assert result.error_bound == math.inf
+        assert "not convex" in result.message
+
+
+def test_a_loss_of_ones_own_is_solved_on_its_promise_to_be_convex():
+    result = solve(fh.Fleet(squares(0), loss=lambda z, y: jnp.log(jnp.cosh(z - y)), reg=0.1), fh.lbfgs())
+    assert result.status is Status.SOLVED
+    assert "promise" in result.message

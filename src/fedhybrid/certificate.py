@@ -66,6 +66,10 @@ def hessian_at(me: Client, local: Any, x: Array) -> tuple[Any, Array]:
     return local, pack(me.f.hess(x))
 
 
+def convexity_at(me: Client, local: Any, x: Array) -> tuple[Any, Array]:
+    return local, jnp.where(me.f.bends_down(x), 1.0, 0.0)
+
+
 def recession_of(me: Client, local: Any, v: Array) -> tuple[Any, tuple[Array, Array]]:
     never_rises, falls = me.f.recedes(v)
     return local, (jnp.where(never_rises, 0.0, 1.0), jnp.where(falls, 1.0, 0.0))
@@ -156,6 +160,11 @@ class Certifier:
         local, self.curvature = curvatures(self.clients, local, x)
         return local, certify_point(self.fleet, g, self.curvature)
 
+    def not_convex(self, local: Local, x: Array) -> tuple[Local, int]:
+        """How many sites see a caller's own loss bend down at x, by one round of one float. Where one does, no bound holds."""
+        local, part = self.clients.call(_convexity, (), local, x)
+        return local, round(self.fleet.n * float(part))
+
     def _hessian_helps(self, size: float, target: float, closing: bool, same_everywhere: bool) -> bool:
         if self.fleet.d > LARGEST_HESSIAN or not math.isfinite(size):
             return False
@@ -184,6 +193,10 @@ def falling_direction(clients: Clients, local: Local, fleet: Fleet, x: Array, x_
         if float(rises) == 0.0 and float(falls) > 0.0:
             return local, v
     return local, None
+
+
+def _convexity(clients: Clients, local: Local, x: Array) -> tuple[Local, Array]:
+    return clients.mean(convexity_at, local, x)
 
 
 def _recession(clients: Clients, local: Local, v: Array) -> tuple[Local, tuple[Array, Array]]:

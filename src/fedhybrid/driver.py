@@ -105,7 +105,7 @@ class Driver:
                 if out_of_time:
                     return self._result(Status.TIME_LIMIT)
             except KeyboardInterrupt:
-                return self._result(Status.INTERRUPTED)
+                return self._result(Status.INTERRUPTED, f"The same call goes on from {self.place.directory}." if self.place else "")
             except CheckpointError as error:
                 return self._result(Status.CHECKPOINT_ERROR, str(error))
 
@@ -142,7 +142,7 @@ class Driver:
             if halt is Halt.STALLED and self._going_round() and self._try_again():
                 return None
         if self.rounds >= self.limits.max_rounds:
-            return self._without_minimiser(self.state.x0) or (Status.MAX_ROUNDS, "")
+            return self._without_minimiser(self.state.x0) or (Status.MAX_ROUNDS, "Raise max_rounds, or try fedhybrid.lbfgs().")
         if int(self.watch.steps) >= self.next_check:
             self.next_check *= 2
             moved = np.linalg.norm(np.asarray(self.state.x0) - self.x_checked)
@@ -156,11 +156,12 @@ class Driver:
             return outcome
         if self._try_again():
             return None
+        smaller = "Try smaller step sizes a and b, or a larger mu" if "mu" in self.algorithm.spec.parameters else "Try a smaller step size"
         if halt is Halt.DIVERGED:
-            return Status.DIVERGED, "Try smaller step sizes a and b, or a larger mu."
+            return Status.DIVERGED, f"{smaller}."
         if sites := self._sites_that_do_not_factor():
             return Status.ILL_CONDITIONED, f"∇²f + μI could not be factored at {', '.join(sites)}; use a larger mu, or a penalty."
-        return Status.NONFINITE, "Try smaller step sizes or a larger mu; a custom loss must be finite wherever it is evaluated."
+        return Status.NONFINITE, f"{smaller}; a custom loss must be finite wherever it is evaluated."
 
     def _going_round(self) -> bool:
         """Whether a run without progress is circling rather than slow: well above its best, or idle for the second time."""
@@ -202,8 +203,7 @@ class Driver:
         found = self._measure(x, closing=stalled)
         target = self._target(x)
         if found.error_bound <= target < math.inf:
-            self.certificate = found
-            return Status.SOLVED, ""
+            return self._solved(found, x)
         at_the_floor = found.gradient.norm <= FLOOR * found.gradient.rounding
         closing = (stalled and at_the_floor) or self.certificates >= MOST_CERTIFICATES
         unprovable = found.singular or self.fleet.loss.bend is None or self.fleet.d > cert.LARGEST_HESSIAN
@@ -218,6 +218,20 @@ class Driver:
             return Status.SOLVED_INACCURATE, self._about(found, reached)
         self._ask_later(x, target / min(found.error_bound, found.estimate), stalled)
         return None
+
+    def _solved(self, found: cert.Certificate, x: Array) -> Outcome:
+        self.certificate = found
+        if not self.fleet.loss.own:
+            return Status.SOLVED, ""
+        local, sites = self.certifier.not_convex(self.state.local, x)
+        self.state = self.state._replace(local=local)
+        if sites == 0:
+            return Status.SOLVED, "The bound rests on your promise that the custom loss is convex everywhere; it is at x."
+        self.certificate = found._replace(error_bound=math.inf)
+        return (
+            Status.SOLVED_INACCURATE,
+            f"The custom loss is not convex at x (at {sites} sites): nothing is proved, but x is stationary.",
+        )
 
     def _ask_later(self, x: Array, ratio: float, stalled: bool) -> None:
         """Wait until the residual is smaller by the factor that the error must fall by; but by ten at most, unless it is the gradient

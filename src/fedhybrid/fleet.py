@@ -40,10 +40,11 @@ class Fleet:
     """The clients of one federated problem, min Σ fᵢ(x).
 
     sites      list of (A, y), (A, y, w) or (A, y, w, offset), or a dict of named ones; A is a dense or scipy.sparse table of rows
-    loss       fh.squared, logistic, poisson, huber, softmax; a convex JAX function (z, y); or fh.custom((x, a, y) ↦ number, d)
+    loss       fh.squared, logistic (labels 0 and 1, or −1 and 1), poisson, huber, softmax (labels 0 … K−1);
+               a convex JAX function (z, y); or fh.custom((x, a, y) ↦ number, d)
     reg        ½·reg·‖x‖² is added to the whole objective; a number, or one per column
     weighting  "row": Σfᵢ is the mean over all rows, the pooled fit. "client": the sum over clients of their own means (the paper)
-    update     "gradient", "newton" or "newton-cg"; one for all or one per client
+    update     "gradient", "newton" or "newton-cg"; one for all, or one per client as a list or by name
     intercept  adds a last coordinate, a column of ones, which is not penalised
     """
 
@@ -55,7 +56,7 @@ class Fleet:
         loss: Loss | RowLoss | Callable[[Array, Array], Array],
         reg: float | Sequence[float] | np.ndarray = 0.0,
         weighting: str = "row",
-        update: str | Sequence[str] = "newton",
+        update: str | Sequence[str] | Mapping[str, str] = "newton",
         intercept: bool = False,
         names: Sequence[str] | None = None,
     ) -> None:
@@ -100,7 +101,11 @@ class Fleet:
         pinned = tuple(int(c) for c in np.flatnonzero(columns == 0))
         return np.repeat(columns, self.K)[free_entries(self.p, self.K, pinned)], pinned
 
-    def _updates(self, update: str | Sequence[str]) -> tuple[str, ...]:
+    def _updates(self, update: str | Sequence[str] | Mapping[str, str]) -> tuple[str, ...]:
+        if isinstance(update, Mapping):
+            if set(update) != set(self.names):
+                raise InvalidConfig("update, as a dict, needs one entry for every site's name.")
+            update = [update[name] for name in self.names]
         if not isinstance(update, Sequence | np.ndarray):
             raise InvalidConfig(f"update must be one of {', '.join(UPDATES)}, or a list of them, not {type(update).__name__}.")
         updates = (update,) * self.n if isinstance(update, str) else tuple(update)
@@ -123,7 +128,9 @@ class Fleet:
                 arguments = (jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes)
                 program, returned = jax.make_jaxpr(function, return_shape=True)(*arguments)
         except Exception as error:
-            raise InvalidConfig(f"{self.loss.name} could not be evaluated: {type(error).__name__}: {error}") from error
+            reason = str(error).strip().split("\n")[0]
+            hint = "It must be written with jax.numpy, for one row at a time, and fit the length of x and of a row."
+            raise InvalidConfig(f"{self.loss.name} could not be evaluated. {hint} ({type(error).__name__}: {reason})") from error
         if getattr(returned, "shape", None) != () or returned.dtype.kind != "f":
             raise InvalidConfig(f"{self.loss.name} must return one real number per row; it returns {returned}.")
         # what the function computes, for the fingerprint: its name alone would not tell two lambdas apart
@@ -279,7 +286,7 @@ def _as_loss(loss: Any) -> Loss | RowLoss:
         return loss
     if callable(loss):
         return from_value(loss)
-    raise InvalidConfig(f"loss must be one of fedhybrid's losses or a JAX function (z, y), not {type(loss).__name__}.")
+    raise InvalidConfig(f"loss must be one of fedhybrid's losses, such as fedhybrid.logistic, or a JAX function (z, y), not {loss!r}.")
 
 
 __all__ = ["Fleet", "Group", "Site"]

@@ -47,6 +47,11 @@ class Loss:
     given: Callable[[Array, Array], Array] | None = None  # the caller's own function of one row, where there is one
     can_recede: bool = False  # whether some data leave it without a minimiser, and `recedes` can show it
 
+    @property
+    def own(self) -> bool:
+        """Whether the caller wrote it, and with it promised that it is convex."""
+        return self.given is not None
+
     def __repr__(self) -> str:
         return f"fedhybrid.{self.name}"
 
@@ -181,6 +186,10 @@ class RowLoss:
     bend: None = None
     response: str = "real"
     can_recede: bool = False
+
+    @property
+    def own(self) -> bool:
+        return True
 
     @property
     def name(self) -> str:

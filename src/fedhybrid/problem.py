@@ -29,6 +29,10 @@ class Problem(Protocol):
     def grad(self, x: Array) -> Array: ...
     def hess(self, x: Array) -> Array: ...
     def hvp(self, x: Array, v: Array) -> Array: ...
+    def bends_down(self, x: Array) -> Array:
+        """Whether some row's loss is not convex at x. Only a loss of the caller's own can be."""
+        ...
+
     def terms(self, x: Array) -> Array:
         """How large the terms are that add up to grad(x), their own sensitivity to rounding included: in units of eps its error."""
         ...
@@ -63,6 +67,9 @@ class GLM:
     def hvp(self, x: Array, v: Array) -> Array:
         d2 = self.loss.d2(self.predict(x), self.y)
         return self.rows.tdot(self.w * d2 * self.rows.dot(v)) + self.reg * v
+
+    def bends_down(self, x: Array) -> Array:
+        return jnp.any((self.loss.d2(self.predict(x), self.y) < 0.0) & (self.w > 0.0))
 
     def terms(self, x: Array) -> Array:
         z, norms = self.predict(x), self.rows.norms()
@@ -121,6 +128,9 @@ class Multinomial(GLM):
         s = jnp.einsum("jkl,jl->jk", d2, self._slope(v))
         return self.flat(self.rows.tdot(self.w[:, None] * s)) + self.reg * v
 
+    def bends_down(self, x: Array) -> Array:
+        return jnp.zeros((), bool)
+
     def terms(self, x: Array) -> Array:
         norms = self.rows.norms()
         slopes = jnp.linalg.norm(self.loss.d1(self.predict(x), self.y), axis=1)
@@ -154,6 +164,9 @@ class Quadratic:
     def hvp(self, x: Array, v: Array) -> Array:
         return self.H @ v
 
+    def bends_down(self, x: Array) -> Array:
+        return jnp.zeros((), bool)
+
     def terms(self, x: Array) -> Array:
         # the rounding of H and c themselves counts too: Σ w‖a‖|y| ≤ √(Σ w‖a‖²)·√(Σ w y²), and both sums are at hand
         trace = jnp.trace(self.H)
@@ -181,6 +194,10 @@ class Custom:
 
     def hvp(self, x: Array, v: Array) -> Array:
         return jax.jvp(self.grad, (x,), (v,))[1]
+
+    def bends_down(self, x: Array) -> Array:
+        w = jnp.linalg.eigvalsh(self.hess(x) - jnp.diag(self.reg))
+        return w[0] < -w.shape[0] * jnp.finfo(w.dtype).eps * jnp.max(jnp.abs(w))
 
     def terms(self, x: Array) -> Array:
         each = jax.vmap(jax.grad(self.row_value), in_axes=(None, 0, 0))(x, self.A, self.y)

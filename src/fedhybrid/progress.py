@@ -11,11 +11,11 @@ class Progress:
         self.bar = Bar(
             TextColumn("round {task.completed:>6,}"),
             BarColumn(bar_width=20),
-            TextColumn("residual {task.fields[residual]:.1e}  ×{task.fields[rate]:.4f} a round"),
+            TextColumn("{task.fields[note]}"),
             TimeElapsedColumn(),
             console=Console(stderr=True),
         )
-        self.task = self.bar.add_task("", total=max_rounds, residual=float("inf"), rate=float("nan"))
+        self.task = self.bar.add_task("", total=max_rounds, note="compiling …")
 
     def __enter__(self) -> "Progress":
         self.bar.start()
@@ -29,5 +29,7 @@ class Progress:
         if len(residuals) == 0:
             return
         first, last = residuals[0], residuals[-1]
-        rate = (last / first) ** (1 / (len(residuals) - 1)) if len(residuals) > 1 and first > 0 else float("nan")
-        self.bar.update(self.task, completed=rounds, residual=float(last), rate=float(rate))
+        note = f"residual {last:.1e}"
+        if len(residuals) > 1 and first > 0:
+            note += f"  ×{(last / first) ** (1 / (len(residuals) - 1)):.4f} a round"
+        self.bar.update(self.task, completed=rounds, note=note)

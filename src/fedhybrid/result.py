@@ -14,7 +14,7 @@ KEEP_X0 = 1e8  # floats of trace.x0 beyond which it is given up
 COLUMNS = ("x0", "residual", "rounds", "floats_up", "floats_down")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trace:
     """One row per step. Counts are cumulative; floats are summed over all clients."""
 
@@ -27,6 +27,9 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.rounds)
+
+    def __repr__(self) -> str:
+        return f"<Trace: {len(self)} steps, d={self.start.size}>"
 
     def first_below(self, tol: float, values: np.ndarray | None = None) -> int | None:
         """Rounds after which `values` (one per step; default: the residual) were first at or below tol; None if never."""
@@ -83,7 +86,7 @@ class TraceBuilder:
         return Trace(x0=x0 if self.keeps_x0 else None, **columns)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """The answer. `x` is always finite: the certified point, or the best that was reached."""
 
@@ -106,7 +109,10 @@ class Result:
     notes: tuple[str, ...] = field(default=())
 
     def __str__(self) -> str:
-        return f"{self.status}: {self.message}"
+        return f"{self.status} after {self.rounds} rounds, error bound {self.error_bound:.1e}. {self.message}"
+
+    def __repr__(self) -> str:
+        return f"<Result: {self}>"
 
     def to_dict(self) -> dict[str, Any]:
         """The answer in plain types, for JSON: infinities as the strings "inf"."""

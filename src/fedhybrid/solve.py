@@ -70,6 +70,8 @@ def solve(
     max_rounds   bounds the rounds before the closing certificate, which takes one to four more
     checkpoint   a directory: killed at any instant, the same call goes on from there and ends with the same bits
     progress     a bar in the terminal
+
+    Interrupted from the keyboard it gives back what it has, with Status.INTERRUPTED.
     """
     if not isinstance(fleet, Fleet):
         raise InvalidConfig(f"solve: the first argument must be a Fleet, not {type(fleet).__name__}.")
@@ -94,7 +96,7 @@ def solve(
 
 def _refuse_other(algorithm: Any) -> None:
     if not isinstance(algorithm, Algorithm):
-        raise InvalidConfig("algorithm must be made by a factory such as fedhybrid.fedhybrid(mu=…, a=…, b=…).")
+        raise InvalidConfig("algorithm must be made by a call, such as fedhybrid.newton() or fedhybrid.fedhybrid(mu=…, a=…, b=…).")
 
 
 def _start_value(x0: Any, d: int) -> Array:

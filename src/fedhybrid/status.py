@@ -3,6 +3,7 @@
 Numerical outcomes are values: they stand in a `Result`. A caller's mistake is raised, before anything has been computed.
 """
 
+import difflib
 import functools
 import inspect
 from collections.abc import Callable
@@ -79,8 +80,12 @@ def refuse_unknown_keywords(function: Callable[P, R]) -> Callable[P, R]:
         try:
             signature.bind(*args, **kwargs)
         except TypeError as error:
-            known = ", ".join(signature.parameters)
-            raise InvalidConfig(f"{function.__qualname__}: {error}. Its arguments are: {known}.") from None
+            known = [name for name in signature.parameters if name != "self"]
+            unknown = next((name for name in kwargs if name not in known), "")
+            near = difflib.get_close_matches(unknown, known, n=1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            name = function.__qualname__.removesuffix(".__init__")
+            raise InvalidConfig(f"{name}: {error}.{hint} Its arguments are: {', '.join(known)}.") from None
         return function(*args, **kwargs)
 
     return checked

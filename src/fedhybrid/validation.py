@@ -128,7 +128,7 @@ def _refuse_nonfinite_table(name: str, A: Any) -> None:
     bad = ~np.isfinite(entries)
     columns = np.unique(A.indices[bad]) if scipy.sparse.issparse(A) else np.flatnonzero(bad.any(axis=0))
     listed = ", ".join(str(c) for c in columns[:5]) + (", …" if len(columns) > 5 else "")
-    raise InvalidData(f"{name}: A has {int(bad.sum())} entries that are NaN or infinite, in column {listed}.")
+    raise InvalidData(f"{name}: NaN or infinite entries in A: {int(bad.sum())}, in column {listed} (from 0). Fill or drop these rows.")
 
 
 def row_norms(A: Any) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What is computed: pure, one paper per file. `ALGORITHMS` is the one table that the command line, the tests and the docs read."""
+"""What is computed: pure, one paper per file. `ALGORITHMS` is the one table of them."""
 
 from collections.abc import Callable
 from typing import Literal, NamedTuple

@@ -54,6 +54,9 @@ class Algorithm(NamedTuple):
     spec: Spec
     residual_is_gradient: bool = False  # state.residual is ‖Σ∇fᵢ‖ itself, not an estimate that may be far above it
 
+    def __repr__(self) -> str:
+        return str(self.spec)
+
 
 def number(value: Any) -> Array:
     """A parameter as data: float64 whatever it was given as, so that 1, 1.0 and an array's entry run the same program."""

@@ -1,6 +1,6 @@
 """What `solve` does when it is not told how: FedHybrid with a simple, safe choice of parameters, and a safer one if that diverges.
 
-    μ = √(m̄·ℓ̄)                       m̄, ℓ̄ the means of the clients' mᵢ, ℓᵢ (m̄ at least ℓ̄/10⁴)
+    μ = √(m̄·ℓ̄)                       m̄, ℓ̄ the means of the clients' mᵢ, ℓᵢ (m̄ at least the mean penalty, and ℓ̄/10⁴)
     gradient   a = 1/(ℓᵢ + μ)         b = a·μ²/4                 critically damped where fᵢ is flat
     newton     a = 1                  b = min(1/4, μ/(ℓ̄ + μ))    the mean of the duals needs b(ℓ + μ)/μ < 2
 
@@ -27,7 +27,11 @@ class Attempts:
     def __init__(self, algorithm: Algorithm | None, fleet: Fleet, x0: Any) -> None:
         self.given = algorithm
         self.fleet = fleet
-        self.bounds = None if algorithm is not None else _bounds(fleet, x0)
+        self.bounds = None
+        if algorithm is None:
+            m, ell = _bounds(fleet, x0)
+            # one coordinate without penalty, such as an intercept, does not make a problem badly conditioned
+            self.bounds = theory.Bounds(np.maximum(m, fleet.reg.mean() / fleet.n), ell)
 
     def algorithm(self, attempt: int) -> Algorithm:
         if self.given is not None:

@@ -52,7 +52,7 @@ def _draw_convergence(axes, demo: Demo) -> None:
         axes.semilogy(rounds, distance, color=COLOURS[fit.name], linewidth=2)
         axes.annotate(f" {fit.name}", (rounds[-1], distance[-1]), color=COLOURS[fit.name], fontsize=9, fontweight="bold", va="center")
     longest = max(int(fit.result.trace.rounds[-1]) for fit in demo.fits)
-    axes.set_xlim(0, 1.12 * longest)
+    axes.set_xlim(0, 1.18 * longest)
     axes.set_xlabel("rounds", color=INK)
     axes.set_title("Distance of x₀ to the pooled fit, relative", loc="left", fontsize=10, color=INK)
     axes.grid(axis="y", color="#e4e7eb", linewidth=0.7)
