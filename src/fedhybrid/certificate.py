@@ -26,7 +26,7 @@ from .fleet import Fleet
 from .watch import norm
 
 Array = Any
-ROUNDING = 2.0  # units of eps per term: sums of many terms run in blocks, and their errors have both signs
+ROUNDING = 8.0  # units of eps per term: long sums run in blocks, whose errors have both signs
 LARGEST_HESSIAN = 4096  # d beyond which no sum of Hessians is asked for
 
 

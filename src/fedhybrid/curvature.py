@@ -10,12 +10,12 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jax.scipy.sparse.linalg import cg
 
 from .problem import Problem, Quadratic
+from .pytrees import pytree
 
 Array = Any
 
@@ -70,11 +70,7 @@ class MatrixFree(NamedTuple):
         return self.f.hvp(self.x, v) + self.mu * v
 
 
-def _static(cls: type) -> type:
-    return jax.tree_util.register_dataclass(cls, data_fields=[], meta_fields=[])
-
-
-@_static
+@pytree()
 @dataclass(frozen=True)
 class Gradient:
     name = "gradient"
@@ -86,7 +82,7 @@ class Gradient:
         return Identity()
 
 
-@_static
+@pytree()
 @dataclass(frozen=True)
 class Newton:
     name = "newton"
@@ -106,7 +102,7 @@ class Newton:
         return Factored(H, mu, _factor(H, mu))
 
 
-@_static
+@pytree()
 @dataclass(frozen=True)
 class NewtonCG:
     name = "newton-cg"

@@ -8,7 +8,7 @@ import functools
 import hashlib
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -26,6 +26,7 @@ from .status import InvalidConfig, InvalidData, refuse_unknown_keywords
 from .validation import Site, check_responses, read_sites, row_norms
 
 Array = Any
+BLOCK = 512  # rows whose statistics are formed at once
 STATISTICS_BUDGET = 2**31  # bytes of Gram matrices beyond which squared loss stays on its rows
 
 
@@ -39,7 +40,8 @@ class Group(NamedTuple):
 class Fleet:
     """The clients of one federated problem, min Σ fᵢ(x).
 
-    sites      list of (A, y), (A, y, w) or (A, y, w, offset), or a dict of named ones; A is a dense or scipy.sparse table of rows
+    sites      list of (A, y), (A, y, w) or (A, y, w, offset), or a dict of named ones; A is a dense or scipy.sparse table of rows,
+               which is not copied: leave it as it is until the transport is made
     loss       fh.squared, logistic (labels 0 and 1, or −1 and 1), poisson, huber, softmax (labels 0 … K−1);
                a convex JAX function (z, y); or fh.custom((x, a, y) ↦ number, d)
     reg        ½·reg·‖x‖² is added to the whole objective; a number, or one per column
@@ -213,20 +215,24 @@ class Fleet:
     @np.errstate(over="ignore", invalid="ignore")
     def _statistics(self, i: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         site, w = self.sites[i], self.row_weights(i)
-        A, target = site.A, site.y - site.offset
-        weighted = A.multiply(w[:, None]).tocsr() if scipy.sparse.issparse(A) else A * w[:, None]
-        gram = weighted.T @ A
-        gram = gram.toarray() if scipy.sparse.issparse(gram) else gram
-        moment = weighted.T @ target
-        if self.intercept:
-            edge = np.asarray(weighted.sum(axis=0)).reshape(-1, 1)
-            gram = np.block([[gram, edge], [edge.T, np.full((1, 1), w.sum())]])
-            moment = np.append(moment, w @ target)
+        target = site.y - site.offset
+        # Blocks of rows, added up in pairs: a long sum taken one by one would lose more digits than a certificate allows for.
+        starts = range(0, max(1, len(w)), BLOCK)
+        blocks = (self._block_statistics(site.A[k : k + BLOCK], w[k : k + BLOCK], target[k : k + BLOCK]) for k in starts)
+        both = _pairwise_sum(blocks)
+        gram, moment = both[:, :-1], both[:, -1]
         H = 0.5 * (gram + gram.T) + np.diag(self.reg / self.n)
         constant = np.asarray(0.5 * np.sum(w * target**2))
         if not (np.all(np.isfinite(H)) and np.all(np.isfinite(moment)) and np.isfinite(constant)):
             raise InvalidData(f"{site.name}: squares of the entries of A or y are too large for a float; rescale them.")
         return H, moment, constant
+
+    def _block_statistics(self, A: Any, w: np.ndarray, target: np.ndarray) -> np.ndarray:
+        """Σ w·a·(aᵀ, y) of some rows."""
+        A = A.toarray() if scipy.sparse.issparse(A) else A
+        if self.intercept:
+            A = np.hstack([A, np.ones((len(w), 1))])
+        return (A * w[:, None]).T @ np.hstack([A, target[:, None]])
 
     def _on_rows(self, group: Group) -> Problem:
         size = (len(group.members), group.rows)
@@ -271,6 +277,20 @@ class Fleet:
     def __repr__(self) -> str:
         kinds = ", ".join(f"{self.updates.count(u)} {u}" for u in UPDATES if u in self.updates)
         return f"Fleet({self.n} sites, d={self.d}, {self.loss.name}, weighting={self.weighting!r}; {kinds})"
+
+
+def _pairwise_sum(terms: Iterable[np.ndarray]) -> np.ndarray:
+    """The sum, as a tree of pairs, with no more than log₂ of them kept at a time."""
+    pending: list[tuple[int, np.ndarray]] = []
+    for term in terms:
+        level, partial = 0, term
+        while pending and pending[-1][0] == level:
+            level, partial = level + 1, pending.pop()[1] + partial
+        pending.append((level, partial))
+    total = pending.pop()[1]
+    while pending:
+        total = pending.pop()[1] + total
+    return total
 
 
 def aligned_zeros(*shape: int) -> np.ndarray:

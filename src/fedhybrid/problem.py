@@ -8,7 +8,6 @@
 The weights w are already normalised and `reg` is already this client's share (fleet.py), so that the fᵢ just add up.
 """
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -19,6 +18,7 @@ import numpy as np
 from jax import lax
 
 from .losses import Loss
+from .pytrees import pytree
 from .rows import Dense, Sparse
 
 Array = Any
@@ -38,11 +38,7 @@ class Problem(Protocol):
         ...
 
 
-def _pytree(*data: str, static: tuple[str, ...] = ()) -> Callable[[type], type]:
-    return functools.partial(jax.tree_util.register_dataclass, data_fields=list(data), meta_fields=list(static))
-
-
-@_pytree("rows", "y", "w", "offset", "reg", static=("loss",))
+@pytree("rows", "y", "w", "offset", "reg", static=("loss",))
 @dataclass(frozen=True)
 class GLM:
     rows: Dense | Sparse
@@ -73,7 +69,7 @@ class GLM:
 
     def terms(self, x: Array) -> Array:
         z, norms = self.predict(x), self.rows.norms()
-        sensitivity = self.loss.d2(z, self.y) * (norms * jnp.linalg.norm(x) + jnp.abs(self.offset))
+        sensitivity = self.loss.d2(z, self.y) * (1.0 + norms * jnp.linalg.norm(x) + jnp.abs(self.offset))
         return jnp.sum(self.w * norms * (jnp.abs(self.loss.d1(z, self.y)) + sensitivity)) + jnp.linalg.norm(self.reg * x)
 
     def recedes(self, v: Array) -> tuple[Array, Array]:
@@ -85,7 +81,7 @@ class GLM:
         return self.rows.dot(v)
 
 
-@_pytree("rows", "y", "w", "offset", "reg", static=("loss", "p", "K", "pinned"))
+@pytree("rows", "y", "w", "offset", "reg", static=("loss", "p", "K", "pinned"))
 @dataclass(frozen=True)
 class Multinomial(GLM):
     """Softmax. x is the table of p × K coefficients, row by row, without the pinned entries.
@@ -134,7 +130,7 @@ class Multinomial(GLM):
     def terms(self, x: Array) -> Array:
         norms = self.rows.norms()
         slopes = jnp.linalg.norm(self.loss.d1(self.predict(x), self.y), axis=1)
-        sensitivity = norms * jnp.linalg.norm(x) + jnp.abs(self.offset)
+        sensitivity = 1.0 + norms * jnp.linalg.norm(x) + jnp.abs(self.offset)
         return jnp.sum(self.w * norms * (slopes + sensitivity)) + jnp.linalg.norm(self.reg * x)
 
 
@@ -145,7 +141,7 @@ def free_entries(p: int, K: int, pinned: tuple[int, ...]) -> np.ndarray:
     return np.flatnonzero(free)
 
 
-@_pytree("H", "c", "constant")
+@pytree("H", "c", "constant")
 @dataclass(frozen=True)
 class Quadratic:
     H: Array
@@ -173,7 +169,7 @@ class Quadratic:
         return trace * jnp.linalg.norm(x) + jnp.sqrt(trace) * jnp.sqrt(2.0 * self.constant)
 
 
-@_pytree("A", "y", "w", "reg", static=("row_value",))
+@pytree("A", "y", "w", "reg", static=("row_value",))
 @dataclass(frozen=True)
 class Custom:
     A: Array
@@ -201,4 +197,5 @@ class Custom:
 
     def terms(self, x: Array) -> Array:
         each = jax.vmap(jax.grad(self.row_value), in_axes=(None, 0, 0))(x, self.A, self.y)
-        return jnp.sum(self.w * jnp.linalg.norm(each, axis=1)) + jnp.linalg.norm(self.reg * x)
+        sensitivity = jnp.trace(jnp.abs(self.hess(x))) * (1.0 + jnp.linalg.norm(x))  # of the whole, as the rows' own is not known
+        return jnp.sum(self.w * jnp.linalg.norm(each, axis=1)) + sensitivity

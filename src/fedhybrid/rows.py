@@ -4,13 +4,13 @@ Sparse rows are padded to one width of (column, value) pairs; a pad is column 0 
 rows: weighting all of them at once would double the memory, and scattering into d² places is serial on a CPU.
 """
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
+
+from .pytrees import pytree
 
 Array = Any
 BLOCK = 1024  # rows of a Gram block: large enough for a fast matrix product, small beside any table worth splitting
@@ -25,7 +25,7 @@ def _sum_over_blocks(n_rows: int, term: Any) -> Array:
     return total if rest == 0 else total + term(whole * BLOCK, rest)
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["A"], meta_fields=[])
+@pytree("A")
 @dataclass(frozen=True)
 class Dense:
     """Rows as an array A of shape (N, p)."""
@@ -52,7 +52,7 @@ class Dense:
         return _sum_over_blocks(self.A.shape[0], term)
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["column", "value"], meta_fields=["p"])
+@pytree("column", "value", static=("p",))
 @dataclass(frozen=True)
 class Sparse:
     """Rows as (column, value) pairs, both of shape (N, width), in a table of p columns."""

@@ -67,7 +67,7 @@ def solve(
     """Minimise Σfᵢ to a proved ‖x − x*‖ ≤ tol·max(1, ‖x‖).
 
     algorithm    default: FedHybrid with step sizes from the clients' curvatures
-    max_rounds   bounds the rounds before the closing certificate, which takes one to four more
+    max_rounds   bounds the rounds before the closing certificate, which takes a few more
     checkpoint   a directory: killed at any instant, the same call goes on from there and ends with the same bits
     progress     a bar in the terminal
 

@@ -14,7 +14,7 @@ LARGEST_ENTRY = 1e150
 
 
 class Site(NamedTuple):
-    """One site's rows, in float64: the caller's own arrays where they already are."""
+    """One site's rows, in float64. A is the caller's own array where that is float64 already: it must stay as it is."""
 
     name: str
     A: Any  # (N, p) ndarray or scipy.sparse CSR
@@ -95,6 +95,7 @@ def _read_site(name: str, entry: Any) -> Site:
     if np.any(w < 0):
         raise InvalidData(f"{name}: w has {int(np.count_nonzero(w < 0))} negative weights.")
     _refuse_nonfinite_table(name, A)
+    y, w, offset = (values.copy() for values in (y, w, offset))  # what was checked here stays as it was, whatever the caller does
     return Site(name, A, y, w, offset)
 
 
