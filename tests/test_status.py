@@ -572,7 +572,8 @@ def test_the_certificate_equals_one_computed_outside(loss, reg, method, max_roun
     grads = [client.grad(result.x) for client in clients]
     scale = sum(np.linalg.norm(g) for g in grads)
     g = np.linalg.norm(sum(grads))
-    assert abs(result.gradient_norm - g) <= 1e-12 * max(g, scale * 1e-3)
+    # at the optimum the clients' gradients cancel: two ways to sum them differ by a few eps of what cancels
+    assert abs(result.gradient_norm - g) <= max(1e-12 * g, 1e-14 * scale)
     w = np.linalg.eigvalsh(sum(client.hess(result.x) for client in clients))
     m_hat = reg if result.kappa_hat is None or result.m_hat == reg else w[0]
     assert result.m_hat == pytest.approx(m_hat, rel=1e-12)
