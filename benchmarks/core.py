@@ -24,11 +24,11 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))  # the reference loops are the tests' oracles
 
-from reference.fedhybrid import fedhybrid as reference_loops  # noqa: E402
-from reference.objective import clients as reference_clients  # noqa: E402
+from reference.fedhybrid import fedhybrid as reference_loops  # noqa: E402  (after the path is set)
+from reference.objective import clients as reference_clients  # noqa: E402  (likewise)
 
 import fedhybrid as fh  # noqa: E402  (after the path is set)
-from fedhybrid.numerics import scope  # noqa: E402
+from fedhybrid.numerics import scope  # noqa: E402  (likewise)
 
 
 def best_of(repeats: int, function: Callable[[], object]) -> float:

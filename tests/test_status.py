@@ -547,7 +547,7 @@ class Counting(fh.Serial):
 
     def mean(self, fn, local, *down):
         local, up = super().mean(fn, local, *down)
-        size = lambda tree: sum(np.size(leaf) for leaf in tree) if isinstance(tree, tuple) else np.size(tree)  # noqa: E731
+        size = lambda tree: sum(np.size(leaf) for leaf in tree) if isinstance(tree, tuple) else np.size(tree)  # noqa: E731  (one line, used on the next)
         self.seen[0] += 1
         self.seen[1] += self.n * size(up)
         self.seen[2] += self.n * size(down)

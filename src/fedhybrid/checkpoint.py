@@ -48,7 +48,7 @@ class Checkpoint:
     @classmethod
     def of(cls, value: "str | Path | Checkpoint") -> "Checkpoint":
         """`value` itself, or the directory that it names with the default interval."""
-        return value if isinstance(value, Checkpoint) else cls(value)  # type: ignore[arg-type]
+        return value if isinstance(value, Checkpoint) else cls(value)  # type: ignore[arg-type]  # __post_init__ takes a str too
 
 
 class Snapshot(NamedTuple):

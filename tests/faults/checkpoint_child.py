@@ -14,10 +14,10 @@ package = types.ModuleType("fedhybrid")
 package.__path__ = [os.path.join(source, "fedhybrid")]
 sys.modules["fedhybrid"] = package
 
-import numpy as np  # noqa: E402
+import numpy as np  # noqa: E402  (after the stub package is in place)
 
-from fedhybrid.checkpoint import Snapshot, load, lock, save  # noqa: E402
-from fedhybrid.status import CheckpointError  # noqa: E402
+from fedhybrid.checkpoint import Snapshot, load, lock, save  # noqa: E402  (likewise)
+from fedhybrid.status import CheckpointError  # noqa: E402  (likewise)
 
 IDENTITY = {"problem": "p", "algorithm": "a"}
 

@@ -188,10 +188,10 @@ def test_where_and_how_often_are_checked_when_they_are_given(tmp_path: Path) -> 
     (tmp_path / "file").touch()
     for value in (tmp_path / "file", str(tmp_path / "file"), "", None, 5):
         with pytest.raises(InvalidConfig, match="is not a directory"):
-            Checkpoint.of(value)  # type: ignore[arg-type]
+            Checkpoint.of(value)  # type: ignore[arg-type]  # the wrong type is the point
     for every in (0, -1, 2.5, True, "3"):
         with pytest.raises(InvalidConfig, match="every="):
-            Checkpoint(tmp_path, every)  # type: ignore[arg-type]
+            Checkpoint(tmp_path, every)  # type: ignore[arg-type]  # the wrong type is the point
 
 
 # Damage
@@ -700,7 +700,7 @@ def test_a_file_where_a_directory_should_be_is_an_error_that_names_it(tmp_path: 
 
 def test_a_write_that_takes_only_a_part_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Reluctant(io.FileIO):
-        def write(self, data):  # type: ignore[override]
+        def write(self, data):  # type: ignore[override]  # a file that writes short
             return super().write(bytes(data)[:1000])
 
     def reluctant(path, mode, opener):
