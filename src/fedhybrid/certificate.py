@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from .algorithms.newton import pack, unpack
+from .algorithms.oracle import pack, unpack
 from .clients.base import Client, Clients, Local
 from .fleet import Fleet
 from .watch import norm

@@ -12,13 +12,10 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from ..arguments import positive
-from ..clients.base import Client, Clients
+from ..clients.base import Clients
 from ..status import refuse_unknown_keywords
 from .base import Algorithm, Array, Spec, Vec, nothing, number
-
-
-def gradient(me: Client, local: Any, x0: Vec) -> tuple[Any, Vec]:
-    return local, me.f.grad(x0)
+from .oracle import gradient
 
 
 class GdState(NamedTuple):

@@ -14,15 +14,12 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from ..arguments import whole
-from ..clients.base import Client, Clients
+from ..clients.base import Clients
 from ..status import refuse_unknown_keywords
 from .base import Algorithm, Array, Spec, Vec, nothing, number
+from .oracle import value_and_gradient
 
 ARMIJO = 1e-4
-
-
-def value_and_gradient(me: Client, local: Any, u: Vec) -> tuple[Any, tuple[Array, Vec]]:
-    return local, (me.f.value(u), me.f.grad(u))
 
 
 class LbfgsState(NamedTuple):

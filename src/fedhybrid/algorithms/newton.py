@@ -12,30 +12,13 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from ..clients.base import Client, Clients
+from ..clients.base import Clients
 from ..status import refuse_unknown_keywords
 from .base import Algorithm, Array, Spec, State, Vec, nothing, number
+from .oracle import expansion, unpack, value
 
 ARMIJO = 1e-4
 HALVINGS = 50
-
-
-def pack(H: Array) -> Array:
-    """The upper triangle: a symmetric matrix is sent as d(d+1)/2 floats."""
-    return H[jnp.triu_indices(H.shape[0])]
-
-
-def unpack(packed: Array, d: int) -> Array:
-    upper = jnp.zeros((d, d), packed.dtype).at[jnp.triu_indices(d)].set(packed)
-    return upper + jnp.triu(upper, 1).T
-
-
-def expansion(me: Client, local: Any, x0: Vec) -> tuple[Any, tuple[Array, Vec, Array]]:
-    return local, (me.f.value(x0), me.f.grad(x0), pack(me.f.hess(x0)))
-
-
-def value(me: Client, local: Any, x: Vec) -> tuple[Any, Array]:
-    return local, me.f.value(x)
 
 
 class Trial(NamedTuple):
