@@ -277,6 +277,7 @@ class Driver:
             rounds=self.rounds,
             floats_up=int(meter.floats_up),
             floats_down=int(meter.floats_down),
+            flops=float(meter.flops),
             gradient_norm=found.gradient.norm,
             rounding=found.gradient.rounding,
             error_bound=found.error_bound if math.isfinite(found.error_bound) else math.inf,

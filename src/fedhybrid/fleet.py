@@ -48,6 +48,7 @@ class Fleet:
     weighting  "row": Σfᵢ is the mean over all rows, the pooled fit. "client": the sum over clients of their own means (the paper)
     update     "gradient", "newton" or "newton-cg"; one for all, or one per client as a list or by name
     intercept  adds a last coordinate, a column of ones, which is not penalised
+    keep_rows  squared loss stays on its rows instead of their sufficient statistics: for methods that need rows, such as cocoa
     """
 
     @refuse_unknown_keywords
@@ -61,6 +62,7 @@ class Fleet:
         update: str | Sequence[str] | Mapping[str, str] = "newton",
         intercept: bool = False,
         names: Sequence[str] | None = None,
+        keep_rows: bool = False,
     ) -> None:
         self.loss = _as_loss(loss)
         if not isinstance(weighting, str) or weighting not in ("row", "client"):
@@ -69,6 +71,7 @@ class Fleet:
         if not isinstance(intercept, bool | np.bool_):
             raise InvalidConfig(f"intercept must be True or False, not {intercept!r}.")
         self.intercept = bool(intercept)
+        self.keep_rows = bool(keep_rows)
         if self.intercept and isinstance(self.loss, RowLoss):
             raise InvalidConfig(
                 "intercept=True: a custom loss of the whole x has no linear prediction to add one to; put it in the function."
@@ -144,7 +147,7 @@ class Fleet:
     @property
     def on_statistics(self) -> bool:
         """Squared loss lives on its Gram matrices, unless these would be too large."""
-        return self.loss.bend == 0.0 and self.n * self.d**2 * 8 <= STATISTICS_BUDGET
+        return not self.keep_rows and self.loss.bend == 0.0 and self.n * self.d**2 * 8 <= STATISTICS_BUDGET
 
     @functools.cached_property
     def row_norm(self) -> float:
@@ -155,7 +158,7 @@ class Fleet:
     @functools.cached_property
     def fingerprint(self) -> str:
         """A digest of the whole problem: data, loss, penalty, weighting, updates."""
-        text = repr((self.loss.name, self.weighting, self.intercept, self.updates, self.K, self.d))
+        text = repr((self.loss.name, self.weighting, self.intercept, self.keep_rows, self.updates, self.K, self.d))
         digest = hashlib.sha256(text.encode())
         digest.update(self._custom_program)
         digest.update(self.reg.tobytes())

@@ -11,12 +11,12 @@ import numpy as np
 from .status import Status
 
 KEEP_X0 = 1e8  # floats of trace.x0 beyond which it is given up
-COLUMNS = ("x0", "residual", "rounds", "floats_up", "floats_down")
+COLUMNS = ("x0", "residual", "rounds", "floats_up", "floats_down", "flops")
 
 
 @dataclass(frozen=True, repr=False)
 class Trace:
-    """One row per step. Counts are cumulative; floats are summed over all clients."""
+    """One row per step. Counts are cumulative; floats and flops are summed over all clients."""
 
     start: np.ndarray  # (d,): x₀ before the first step
     x0: np.ndarray | None  # (steps, d): x₀ after each step; None where it would not fit (rounds·d > 1e8)
@@ -24,6 +24,7 @@ class Trace:
     rounds: np.ndarray
     floats_up: np.ndarray
     floats_down: np.ndarray
+    flops: np.ndarray  # of the clients' work
 
     def __len__(self) -> int:
         return len(self.rounds)
@@ -37,10 +38,10 @@ class Trace:
         return int(self.rounds[below[0]]) if len(below) else None
 
     def columns(self) -> dict[str, np.ndarray]:
-        return {name: getattr(self, name) for name in ("rounds", "floats_up", "floats_down", "residual")}
+        return {name: getattr(self, name) for name in ("rounds", "floats_up", "floats_down", "flops", "residual")}
 
     def to_csv(self, path: str | Path) -> None:
-        """Rounds, floats, residual; one line per step, floats in full precision."""
+        """Rounds, floats, flops, residual; one line per step, floats in full precision."""
         with open(path, "w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(self.columns())
@@ -96,6 +97,7 @@ class Result:
     rounds: int
     floats_up: int  # by all clients together
     floats_down: int
+    flops: float  # of all clients' work together
     gradient_norm: float  # ‖Σ∇fᵢ(x)‖, recomputed at x
     rounding: float  # what rounding may have hidden of that gradient; the bound allows for it
     error_bound: float  # proved: ‖x − x*‖ ≤ error_bound; inf where nothing is proved
@@ -122,7 +124,7 @@ class Result:
                 return [plain(entry) for entry in value.tolist()]
             return str(value) if isinstance(value, float) and np.isinf(value) else value
 
-        names = ("x", "rounds", "floats_up", "floats_down", "gradient_norm", "rounding", "error_bound", "m_hat", "kappa_hat", "direction")
+        names = ("x", "rounds", "floats_up", "floats_down", "flops", "gradient_norm", "rounding", "error_bound", "m_hat", "kappa_hat", "direction")
         answer = {name: plain(getattr(self, name)) for name in names}
         return {
             "status": self.status.name,

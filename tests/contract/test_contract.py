@@ -1,11 +1,11 @@
-"""What every algorithm promises, on every problem and every transport. A new algorithm is one more row in `TABLE`.
+"""What every algorithm promises, on every problem that it is for and every transport. A new algorithm is one more row in table.py.
 
-Every cell: reaches x*; makes the same trace on both transports; measures the cost that its docstring states; compiles nothing the
-second time; can be vmapped over its parameters; ignores the order of the clients; survives the smallest fleets.
+Every cell: reaches x* (or, if it is biased, does not); makes the same trace on both transports; measures the cost that its docstring
+states; compiles nothing the second time; can be vmapped over its parameters; ignores the order of the clients; survives the smallest
+fleets. The first two problems of a method are run always, the rest in the long tier.
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -13,51 +13,12 @@ import numpy as np
 import pytest
 from reference.pooled import least_squares_exact, logistic_high_precision, poisson_high_precision
 from samples import error, same_bits, sample
+from table import TABLE, Curvature
 
 import fedhybrid as fh
 
 TRANSPORTS = [fh.Stacked, fh.Serial]
 FIRST = 5  # steps that are compared one by one
-
-
-class Curvature(NamedTuple):
-    """Of the problem at x*, by the reference: what step sizes are chosen from."""
-
-    n: int
-    ell: float  # of F
-    own: np.ndarray  # of every fᵢ
-    is_gradient: np.ndarray
-
-
-class Row(NamedTuple):
-    """What the contract needs to know of an algorithm."""
-
-    make: Callable[..., fh.Algorithm]  # make(curvature, factor): `factor` near 1 changes the values of its parameters, if it has any
-    steps: int  # that take it to x*
-    up: Callable[[int, int], int]  # floats a client sends in a step, from d and the step's rounds
-    rounds: int | None = 1  # a step; None: as many as a line search needs
-    reach: float = 1e-11  # how near to x* it gets, relative to ‖x*‖
-
-
-def fedhybrid(curvature, factor=1.0):
-    mu = 2.0 * float(np.mean(curvature.own))
-    a = np.where(curvature.is_gradient, 1.0 / (1.5 * curvature.own + mu), 1.0)
-    b = np.where(curvature.is_gradient, 0.5 * mu**2 * a, 0.4)
-    return fh.fedhybrid(mu=factor * mu, a=a, b=b)
-
-
-TABLE = {
-    "fedhybrid": Row(fedhybrid, steps=200, up=lambda d, rounds: d + 2),
-    "gd": Row(lambda curvature, factor=1.0: fh.gd(step_size=factor * 0.7 / curvature.ell), steps=200, up=lambda d, rounds: d),
-    "lbfgs": Row(lambda curvature, factor=1.0: fh.lbfgs(memory=5), steps=60, up=lambda d, rounds: d + 1, reach=1e-9),
-    "newton": Row(
-        lambda curvature, factor=1.0: fh.newton(),
-        steps=12,
-        up=lambda d, rounds: d * (d + 1) // 2 + d + 1 + (rounds - 1),
-        rounds=None,
-    ),
-}
-PROBLEMS = ["squared", "logistic", "poisson", "softmax"]
 UPDATES = ("gradient", "newton", "newton", "gradient", "newton-cg")
 SIZES = (9, 0, 1, 14, 6)
 
@@ -67,8 +28,9 @@ class Problem(NamedTuple):
     x_star: np.ndarray
     curvature: Curvature
 
-    def clients(self, transport):
-        return transport(self.data.fleet(update=UPDATES))
+
+def fleet_for(algorithm, data, updates=UPDATES):
+    return data.fleet(update=updates, keep_rows="rows" in fh.ALGORITHMS[algorithm].requires)
 
 
 @functools.cache
@@ -91,13 +53,18 @@ def problem(name):
 @functools.cache
 def trace(algorithm, name, transport):
     chosen = problem(name)
-    return fh.run(TABLE[algorithm].make(chosen.curvature), chosen.clients(transport), TABLE[algorithm].steps)[1]
+    clients = transport(fleet_for(algorithm, chosen.data))
+    return fh.run(TABLE[algorithm].make(chosen.curvature), clients, TABLE[algorithm].steps)[1]
 
 
-cells = [
-    pytest.param(algorithm, name, marks=pytest.mark.xdist_group(f"contract {algorithm} {name}")) for algorithm in TABLE for name in PROBLEMS
-]
-every_cell = pytest.mark.parametrize(("algorithm", "name"), cells)
+def cell(algorithm, name, place):
+    marks = [pytest.mark.xdist_group(f"contract {algorithm} {name}")]
+    return pytest.param(algorithm, name, marks=[*marks, pytest.mark.slow] if place >= 2 else marks)
+
+
+every_cell = pytest.mark.parametrize(
+    ("algorithm", "name"), [cell(algorithm, name, place) for algorithm, row in TABLE.items() for place, name in enumerate(row.problems)]
+)
 every_transport = pytest.mark.parametrize("transport", TRANSPORTS)
 every_algorithm = pytest.mark.parametrize(
     "algorithm", [pytest.param(name, marks=pytest.mark.xdist_group(f"contract {name} logistic")) for name in TABLE]
@@ -110,9 +77,12 @@ def test_every_algorithm_has_a_row():
 
 @every_transport
 @every_cell
-def test_it_reaches_the_optimum(algorithm, name, transport):
-    assert fh.ALGORITHMS[algorithm].limit == "exact"
-    assert error(trace(algorithm, name, transport).x0[-1], problem(name).x_star) <= TABLE[algorithm].reach
+def test_it_reaches_the_optimum_unless_it_is_biased(algorithm, name, transport):
+    away = error(trace(algorithm, name, transport).x0[-1], problem(name).x_star)
+    if fh.ALGORITHMS[algorithm].limit == "biased":
+        assert away > TABLE[algorithm].reach
+    else:
+        assert away <= TABLE[algorithm].reach
 
 
 @every_cell
@@ -135,8 +105,9 @@ def test_it_measures_the_cost_that_its_docstring_states(algorithm, name, transpo
         assert rounds.min() >= 2
     else:
         assert set(rounds) == {row.rounds}
-    assert np.diff(got.floats_up, prepend=0).tolist() == [n * row.up(d, int(r)) for r in rounds]
-    assert np.diff(got.floats_down, prepend=0).tolist() == [n * d * int(r) for r in rounds]
+    assert np.diff(got.floats_up, prepend=0).tolist() == [row.up(n, d, int(r)) for r in rounds]
+    assert np.diff(got.floats_down, prepend=0).tolist() == [row.down(n, d, int(r)) for r in rounds]
+    assert np.diff(got.flops, prepend=0.0).min() > 0
 
 
 COMPILED = []
@@ -152,9 +123,9 @@ def test_nothing_is_compiled_for_a_second_call_with_other_data_and_other_paramet
     trace(algorithm, name, transport)
     before = len(COMPILED)
     assert before > 0
-    again = fh.run(row.make(chosen.curvature), chosen.clients(transport), row.steps)[1]
-    other = sample(name, sizes=SIZES, reg=0.4, seed=1, weights=name != "softmax", offset=name != "softmax").fleet(update=UPDATES)
-    changed = fh.run(row.make(chosen.curvature, 1.07), transport(other), row.steps)[1]
+    again = fh.run(row.make(chosen.curvature), transport(fleet_for(algorithm, chosen.data)), row.steps)[1]
+    other = sample(name, sizes=SIZES, reg=0.4, seed=1, weights=name != "softmax", offset=name != "softmax")
+    changed = fh.run(row.make(chosen.curvature, 1.07), transport(fleet_for(algorithm, other)), row.steps)[1]
     assert COMPILED[before:] == []
     assert same_bits(again.x0, trace(algorithm, name, transport).x0)
     assert not same_bits(changed.x0, again.x0)
@@ -163,7 +134,7 @@ def test_nothing_is_compiled_for_a_second_call_with_other_data_and_other_paramet
 @every_algorithm
 def test_it_can_be_vmapped_over_its_parameters(algorithm):
     row, chosen = TABLE[algorithm], problem("logistic")
-    clients = chosen.clients(fh.Stacked)
+    clients = fh.Stacked(fleet_for(algorithm, chosen.data))
     factors = np.array([0.9, 1.0, 1.2])
     starts = 0.1 * np.random.default_rng(0).normal(size=(3, 4))
 
@@ -182,9 +153,11 @@ def test_the_order_of_the_clients_does_not_change_a_bit(algorithm, transport):
     row, chosen = TABLE[algorithm], problem("logistic")
     for seed in range(3):
         order = np.random.default_rng(seed).permutation(len(SIZES))
-        fleet = chosen.data.permuted(order).fleet(update=[UPDATES[i] for i in order])
+        fleet = fleet_for(algorithm, chosen.data.permuted(order), [UPDATES[i] for i in order])
         parameters = row.make(chosen.curvature).spec.parameters
         same = {key: value[order] if isinstance(value, np.ndarray) else value for key, value in parameters.items()}
+        if "who" in same:  # the number of a client
+            same["who"] = int(np.flatnonzero(order == same["who"])[0])
         permuted = fh.ALGORITHMS[algorithm].factory(**same)
         assert same_bits(fh.run(permuted, transport(fleet), row.steps)[1].x0, trace(algorithm, "logistic", transport).x0)
 
@@ -197,8 +170,16 @@ TINY = {
 }
 
 
-@every_transport
-@pytest.mark.parametrize("name", ["squared", "logistic"])
+LONG = pytest.mark.slow
+TINY_CELLS = [
+    pytest.param("logistic", fh.Stacked),
+    pytest.param("logistic", fh.Serial, marks=LONG),
+    pytest.param("squared", fh.Stacked, marks=LONG),
+    pytest.param("squared", fh.Serial, marks=LONG),
+]
+
+
+@pytest.mark.parametrize(("name", "transport"), TINY_CELLS)
 @pytest.mark.parametrize("shape", TINY)
 @every_algorithm
 def test_it_survives_the_smallest_fleets(algorithm, shape, name, transport):
@@ -210,5 +191,7 @@ def test_it_survives_the_smallest_fleets(algorithm, shape, name, transport):
     own = np.array([np.linalg.eigvalsh(H)[-1] for H in hessians])
     curvature = Curvature(n, np.linalg.eigvalsh(sum(hessians))[-1], own, np.array([update == "gradient" for update in updates]))
     row = TABLE[algorithm]
-    got = fh.run(row.make(curvature), transport(data.fleet(update=updates)), row.steps)[1]
-    assert error(got.x0[-1], x_star) <= row.reach
+    got = fh.run(row.make(curvature), transport(fleet_for(algorithm, data, updates)), row.steps)[1]
+    assert np.isfinite(got.x0).all()
+    if fh.ALGORITHMS[algorithm].limit != "biased":
+        assert error(got.x0[-1], x_star) <= row.reach

@@ -6,9 +6,12 @@ A client function is fn(me, local, *down) → (local, up). It is pure, sees one 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import jax
+
+from ..pytrees import pytree
 
 Array = Any
 Up = Any
@@ -24,15 +27,35 @@ class Client(NamedTuple):
 
 
 class Meter(NamedTuple):
-    """What has been sent so far, counted where it happens: rounds, and floats summed over all clients."""
+    """What it has cost so far, counted where it happens: rounds; floats and the clients' flops, summed over all clients."""
 
     rounds: Array
     floats_up: Array
     floats_down: Array
+    flops: Array
 
-    def after_round(self, n: int, up: Up, down: Any) -> "Meter":
-        """One round in which n clients each got `down` and sent `up`."""
-        return Meter(self.rounds + 1, self.floats_up + n * floats(up), self.floats_down + n * floats(down))
+    def after_round(self, n: int, sent: int, down: Any, flops: Array) -> "Meter":
+        """One round in which n clients each got `down` and sent `sent` floats, and together took so many flops."""
+        up, got = self.floats_up + n * sent, self.floats_down + n * floats(down)
+        return Meter(self.rounds + 1, up, got, self.flops + flops)
+
+
+@pytree("payload", static=("decode",))
+@dataclass(frozen=True)
+class Packed:
+    """Something that a client sends in fewer numbers than it stands for: counted by its payload, averaged after decode(payload)."""
+
+    payload: Any
+    decode: Callable[[Any], Any]  # hashable, and equal for equal codes: a program is compiled for it
+
+
+def decoded(up: Up) -> Up:
+    """What was sent, as the server reads it."""
+    return jax.tree.map(lambda part: part.decode(part.payload) if _is_packed(part) else part, up, is_leaf=_is_packed)
+
+
+def _is_packed(part: Any) -> bool:
+    return isinstance(part, Packed)
 
 
 class Local(NamedTuple):
@@ -58,6 +81,10 @@ class Clients(Protocol):
 
     def mean(self, fn: ClientFunction, local: Local, *down: Any) -> tuple[Local, Up]:
         """One round. The mean is over every enrolled client."""
+        ...
+
+    def one(self, fn: ClientFunction, local: Local, who: Any, *down: Any) -> tuple[Local, Up]:
+        """One round with client number `who` alone. What it sends is seen as it is: no secure sum can hide it."""
         ...
 
     def observe(self, fn: Callable[..., Any], local: Local, *down: Any) -> Any:

@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..fleet import Fleet
-from .base import Client, Local, Meter
+from ..status import InvalidConfig
+from .base import Client, Local, Meter, decoded, floats
+from .work import with_flops
 
 Array = Any
 
@@ -24,13 +26,21 @@ class Serial:
 
     def start(self, fn: Callable[..., Any], *down: Any) -> Local:
         parts = [_on_client(fn, me, *down) for me in self.clients]
-        return Local(parts, Meter(np.int64(0), np.int64(0), np.int64(0)))
+        return Local(parts, Meter(np.int64(0), np.int64(0), np.int64(0), np.float64(0.0)))
 
     def mean(self, fn: Callable[..., Any], local: Local, *down: Any) -> tuple[Local, Any]:
-        pairs = [_on_client(fn, me, part, *down) for me, part in zip(self.clients, local.parts, strict=True)]
-        parts, ups = zip(*pairs, strict=True)
-        up = jax.tree.map(lambda *leaves: functools.reduce(jnp.add, leaves) / self.n, *ups)
-        return Local(list(parts), local.meter.after_round(self.n, up, down)), up
+        answers = [_round(fn, me, part, *down) for me, part in zip(self.clients, local.parts, strict=True)]
+        parts, ups, flops = zip(*answers, strict=True)
+        up = jax.tree.map(lambda *leaves: functools.reduce(jnp.add, leaves) / self.n, *(_decoded(up) for up in ups))
+        return Local(list(parts), local.meter.after_round(self.n, floats(ups[0]), down, sum(flops))), up
+
+    def one(self, fn: Callable[..., Any], local: Local, who: Any, *down: Any) -> tuple[Local, Any]:
+        k = next((k for k, me in enumerate(self.clients) if int(me.id) == int(who)), None)
+        if k is None:
+            raise InvalidConfig(f"There is no client number {int(who)}: they are numbered from 0 to {self.n - 1}.")
+        part, up, flops = _round(fn, self.clients[k], local.parts[k], *down)
+        parts = [*local.parts[:k], part, *local.parts[k + 1 :]]
+        return Local(parts, local.meter.after_round(1, floats(up), down, flops)), _decoded(up)
 
     def observe(self, fn: Callable[..., Any], local: Local, *down: Any) -> Any:
         seen = [_on_client(fn, me, part, *down) for me, part in zip(self.clients, local.parts, strict=True)]
@@ -59,6 +69,16 @@ class Serial:
 @functools.partial(jax.jit, static_argnums=0)
 def _on_client(fn: Callable[..., Any], me: Client, *args: Any) -> Any:
     return fn(me, *args)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _round(fn: Callable[..., Any], me: Client, part: Any, *down: Any) -> tuple[Any, Any, Any]:
+    """The client's next state, what it sends, and the flops that took."""
+    (part_next, up), flops = with_flops(fn, me, part, *down)
+    return part_next, up, jnp.asarray(flops, jnp.float64)
+
+
+_decoded = jax.jit(decoded)
 
 
 def _padded(rows: int) -> int:

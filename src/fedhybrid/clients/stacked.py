@@ -11,7 +11,9 @@ import numpy as np
 from jax import lax
 
 from ..fleet import Fleet
-from .base import Client, Local, Meter
+from ..status import InvalidConfig
+from .base import Client, Local, Meter, decoded, floats
+from .work import with_flops
 
 Array = Any
 CACHE = 2**21  # bytes: on a CPU clients run in blocks of this size, so that a matrix used twice in a step is read from memory once
@@ -31,9 +33,31 @@ class Stacked:
         return self.call(_start, (fn,), *down)
 
     def mean(self, fn: Callable[..., Any], local: Local, *down: Any) -> tuple[Local, Any]:
-        parts, ups = zip(*(_each_changes(fn, me, part, down) for me, part in zip(self.groups, local.parts, strict=True)), strict=True)
+        answers = [_each_changes(fn, me, part, down) for me, part in zip(self.groups, local.parts, strict=True)]
+        parts, ups, flops, sent = zip(*answers, strict=True)
         up = jax.tree.map(lambda *leaves: jnp.sum(jnp.concatenate(leaves), axis=0) / self.n, *ups)
-        return Local(parts, local.meter.after_round(self.n, up, down)), up
+        return Local(parts, local.meter.after_round(self.n, sent[0], down, sum(jnp.sum(part) for part in flops))), up
+
+    def one(self, fn: Callable[..., Any], local: Local, who: Any, *down: Any) -> tuple[Local, Any]:
+        if not isinstance(who, jax.core.Tracer) and not 0 <= int(who) < self.n:
+            raise InvalidConfig(f"There is no client number {int(who)}: they are numbered from 0 to {self.n - 1}.")
+        sent: list[int] = []
+
+        def in_group(g: int) -> Callable:
+            def answer(parts: tuple) -> tuple:
+                me, part = self.groups[g], parts[g]
+                k = jnp.argmax(me.id == who)
+                (part_next, up), flops = with_flops(fn, *jax.tree.map(lambda leaf: leaf[k], (me, part)), *down)
+                sent[:] = [floats(up)]
+                changed = jax.tree.map(lambda everyone, mine: everyone.at[k].set(mine), part, part_next)
+                return (*parts[:g], changed, *parts[g + 1 :]), decoded(up), jnp.asarray(flops, jnp.float64)
+
+            return answer
+
+        # which group holds the client is data, so that another fleet of the same shapes needs no other program
+        group = jnp.argmax(jnp.stack([jnp.any(me.id == who) for me in self.groups]))
+        parts, up, flops = lax.switch(group, [in_group(g) for g in range(len(self.groups))], local.parts)
+        return Local(parts, local.meter.after_round(1, sent[0], down, flops)), up
 
     def observe(self, fn: Callable[..., Any], local: Local, *down: Any) -> Any:
         return self.call(_observe, (fn,), local, *down)
@@ -77,20 +101,25 @@ def _each(fn: Callable[..., Any], *stacked: Any) -> Any:
     return jax.tree.map(join, blocks)
 
 
-def _each_changes(fn: Callable[..., Any], me: Client, local: Any, down: tuple) -> tuple[Any, Any]:
-    """fn of every client in a group, as (next local, up). What fn hands back as it got it, such as a cached inverse, is not copied."""
+def _each_changes(fn: Callable[..., Any], me: Client, local: Any, down: tuple) -> tuple[Any, Any, Array, int]:
+    """fn of every client in a group: next local, up as the server reads it, flops, and how many floats each sends.
+
+    What fn hands back as it got it, such as a cached inverse, is not copied.
+    """
     unchanged: list[bool] = []
+    sent: list[int] = []
 
     def changes(me: Client, local: Any) -> Any:
-        local_next, up = fn(me, local, *down)
+        (local_next, up), flops = with_flops(fn, me, local, *down)
         pairs = list(zip(jax.tree.leaves(local), jax.tree.leaves(local_next), strict=True))
-        unchanged[:] = [before is after for before, after in pairs]
-        return [after for before, after in pairs if before is not after], up
+        unchanged[:], sent[:] = [before is after for before, after in pairs], [floats(up)]
+        return [after for before, after in pairs if before is not after], decoded(up), jnp.asarray(flops, jnp.float64)
 
-    changed, up = _each(changes, me, local)
+    changed, up, flops = _each(changes, me, local)
     leaves, structure = jax.tree.flatten(local)
     rest = iter(changed)
-    return jax.tree.unflatten(structure, [leaf if same else next(rest) for leaf, same in zip(leaves, unchanged, strict=True)]), up
+    leaves = [leaf if same else next(rest) for leaf, same in zip(leaves, unchanged, strict=True)]
+    return jax.tree.unflatten(structure, leaves), up, flops, sent[0]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -101,7 +130,7 @@ def _compiled(program: Callable, static: tuple, clients: Stacked, *args: Any) ->
 
 def _start(clients: Stacked, fn: Callable, *down: Any) -> Local:
     zero = jnp.zeros((), jnp.int64)
-    return Local(tuple(_each(lambda me: fn(me, *down), me) for me in clients.groups), Meter(zero, zero, zero))
+    return Local(tuple(_each(lambda me: fn(me, *down), me) for me in clients.groups), Meter(zero, zero, zero, jnp.zeros((), jnp.float64)))
 
 
 def _observe(clients: Stacked, fn: Callable, local: Local, *down: Any) -> Any:
