@@ -14,6 +14,7 @@ from .algorithms.fedhybrid import fedhybrid
 from .algorithms.gd import gd
 from .fleet import Fleet
 from .losses import logistic
+from .partition import by_shares
 from .result import Result
 from .solve import solve
 
@@ -72,21 +73,10 @@ def breast_cancer() -> Data:
     A_train, A_test, y_train, y_test = train_test_split(A, y, test_size=0.2, random_state=SEED, stratify=y)
     centre, scale = A_train.mean(axis=0), A_train.std(axis=0)
     A_train, A_test = (A_train - centre) / scale, (A_test - centre) / scale
-    held = _deal_by_label(y_train, np.array(list(SHARES.values())))
+    benign, malignant = zip(*SHARES.values(), strict=True)
+    held = by_shares({1: benign, 0: malignant})(y_train, len(SHARES), SEED)  # in these data 1 is benign
     sites = {name: (A_train[rows], y_train[rows].astype(float)) for name, rows in zip(SHARES, held, strict=True)}
     return Data(sites, A_test, y_test)
-
-
-def _deal_by_label(y: np.ndarray, shares: np.ndarray) -> list[np.ndarray]:
-    """Row numbers for each site: every row once, each label in the given proportions."""
-    rng = np.random.default_rng(SEED)
-    held: list[list[int]] = [[] for _ in shares]
-    for label, column in ((1, 0), (0, 1)):  # in these data 1 is benign
-        rows = rng.permutation(np.flatnonzero(y == label))
-        ends = np.round(np.cumsum(shares[:, column]) * len(rows)).astype(int)
-        for site, part in zip(held, np.split(rows, ends[:-1]), strict=True):
-            site.extend(part)
-    return [np.sort(np.array(rows, int)) for rows in held]
 
 
 def methods() -> list[tuple[str, tuple[str, ...], Algorithm]]:

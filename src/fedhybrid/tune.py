@@ -1,0 +1,292 @@
+"""Hyper-parameter search: a whole grid of settings as one vmapped run, in bounded memory.
+
+Settings run side by side, each in a lane of its own. The best is the one of least rounds to gap ≤ target (measure.py says what the gap
+is); among those that do not get there, the one of least gap. A setting that diverges is dropped. With keep < 1 the search is by
+successive halving: after each stage only the best `keep` of the settings go on, for GROWTH times as many steps; survivors go on from
+where they are, and nothing is computed twice.
+"""
+
+import csv
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .algorithms.base import Algorithm
+from .arguments import whole
+from .clients.base import Clients
+from .clients.stacked import Stacked
+from .fleet import Fleet
+from .measure import BLOCK, DIVERGED, Curve, Optimum, Scale, optimum, scale
+from .measure import steps as measured_steps
+from .numerics import scope
+from .status import InvalidConfig, refuse_unknown_keywords
+
+Array = Any
+Setting = dict[str, Any]
+GROWTH = 4  # how much longer each stage runs than all before it
+MEMORY = 2**30  # bytes that the lanes of one program may take
+LANES = 4096  # at most, whatever the memory
+WORTH_COMPILING = 4e9  # flops: a program of fewer lanes must save more than this
+
+
+@dataclass(frozen=True, repr=False)
+class Tuning:
+    """Every setting that was tried, how it did, and the best one's whole run."""
+
+    settings: list[Setting]
+    rounds: np.ndarray  # to gap ≤ target; inf where that was not reached
+    gap: np.ndarray  # at the end of the setting's run; inf where it diverged
+    steps: np.ndarray  # that the setting ran
+    best: Setting
+    curve: Curve
+    seconds: float
+
+    def __repr__(self) -> str:
+        reached = f"{self.rounds.min():,.0f} rounds" if np.isfinite(self.rounds.min()) else f"gap {self.curve.gap[-1]:.1e}"
+        return f"<Tuning: best of {len(self.settings)} settings {shown(self.best)}, {reached}>"
+
+    def table(self) -> list[dict[str, Any]]:
+        """One row per setting, best first; a pair (gradient, newton) has two columns."""
+        rows = [
+            {**_flat(setting), "rounds": rounds, "gap": gap, "steps": int(steps)}
+            for setting, rounds, gap, steps in zip(self.settings, self.rounds.tolist(), self.gap.tolist(), self.steps, strict=True)
+        ]
+        return sorted(rows, key=lambda row: (row["rounds"], row["gap"]))
+
+    def to_csv(self, path: str | Path) -> None:
+        rows = self.table()
+        with open(path, "w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+def _flat(setting: Setting) -> dict[str, float]:
+    flat: dict[str, float] = {}
+    for name, value in setting.items():
+        pairs = zip((f"{name}_gradient", f"{name}_newton"), value, strict=True) if isinstance(value, tuple) else [(name, value)]
+        flat.update(pairs)
+    return flat
+
+
+def shown(setting: Setting) -> str:
+    """A setting in few characters: mu=0.1, a=1, b=(0.01, 0.3)."""
+
+    def number(value: Any) -> str:
+        return f"({', '.join(number(entry) for entry in value)})" if isinstance(value, tuple) else f"{value:.3g}"
+
+    return ", ".join(f"{name}={number(value)}" for name, value in setting.items())
+
+
+def product(grid: Mapping[str, Sequence[Any]]) -> list[Setting]:
+    """Every combination of the values of a grid."""
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+def zoom(setting: Setting, factor: float) -> list[Setting]:
+    """The setting and its neighbours: every value as it is, divided and multiplied by `factor`."""
+    values, structure = jax.tree.flatten(setting)
+    around = itertools.product(*((value, value / factor, value * factor) for value in values))
+    return [jax.tree.unflatten(structure, neighbour) for neighbour in around]
+
+
+@refuse_unknown_keywords
+def tune(
+    factory: Callable[..., Algorithm],
+    grid: Mapping[str, Sequence[Any]] | Iterable[Setting],
+    fleet: Fleet,
+    *,
+    steps: int = 1000,
+    target: float = 1e-8,
+    keep: float = 0.25,
+    first: int = 2 * BLOCK,
+    x0: Any = None,
+    best: Optimum | None = None,
+    memory: int = MEMORY,
+    progress: Callable[[str], None] | None = None,
+) -> Tuning:
+    """The best setting of `factory`'s continuous parameters, of a grid or a list of settings.
+
+    steps     the most that a setting runs (stages are whole blocks of 20)
+    keep      the part of the settings that goes on after each stage; 1: the whole grid to the end
+    first     steps of the first stage
+    best      the optimum, where it is known already (`measure.optimum`)
+    progress  called with a few words whenever there is something to say
+
+    A setting's values are numbers, or tuples of them such as a=(gradient, newton). Parameters that are not continuous, such as a
+    number of local steps, are bound beforehand: functools.partial(fedhybrid.fedavg, local_steps=5).
+    """
+    settings = product(grid) if isinstance(grid, Mapping) else [dict(setting) for setting in grid]
+    if not settings:
+        raise InvalidConfig("tune: the grid is empty; give every parameter at least one value.")
+    if not 0.0 < keep <= 1.0:
+        raise InvalidConfig(f"tune: keep must be above 0 and at most 1, not {keep!r}.")
+    steps, first = whole("tune: steps", steps), whole("tune: first", first)
+    _refuse_bad_settings(factory, settings)
+    began = time.perf_counter()
+    with scope():
+        clients = Stacked(fleet)
+        best = optimum(fleet, clients) if best is None else best
+        race = _Race(factory, settings, clients, best, x0, target, memory)
+        for until in _stages(first, steps, keep):
+            if progress is not None:
+                progress(f"{len(race.alive):,} of {len(settings):,} settings, to step {until:,}")
+            race.advance(until, steps)
+            if not len(race.alive):
+                break
+            race.keep(math.ceil(keep * len(race.alive)))
+        return race.finish(time.perf_counter() - began)
+
+
+def _stages(first: int, steps: int, keep: float) -> list[int]:
+    """Steps at which a stage ends."""
+    ends = [min(first, steps)]
+    while ends[-1] < steps:
+        ends.append(steps if keep == 1.0 else min(steps, GROWTH * ends[-1]))
+    return ends
+
+
+def _refuse_bad_settings(factory: Callable[..., Algorithm], settings: list[Setting]) -> None:
+    """Every setting is tried outside of vmap first, where a factory says what is wrong with it."""
+    structure = jax.tree.structure(settings[0])
+    for setting in settings:
+        factory(**setting)
+        if jax.tree.structure(setting) != structure:
+            raise InvalidConfig(f"tune: all settings must have the same parameters, of the same form; {setting} and {settings[0]} differ.")
+
+
+class _Race:
+    """All settings, side by side."""
+
+    def __init__(
+        self,
+        factory: Callable[..., Algorithm],
+        settings: list[Setting],
+        clients: Stacked,
+        best: Optimum,
+        x0: Any,
+        target: float,
+        memory: int,
+    ) -> None:
+        self.settings, self.clients, self.target = settings, clients, target
+        self.alive = np.arange(len(settings))  # settings that still run …
+        self.lane = np.arange(len(settings))  # … and the lane of each
+        self.least = math.inf  # rounds in which some setting has reached the target
+        self.curves: list[list[Curve]] = [[] for _ in settings]
+        start = jnp.zeros(clients.d) if x0 is None else jnp.asarray(x0, jnp.float64)
+        self.by = scale(clients, best, start)
+        self.step = factory(**settings[0]).step
+
+        def init(clients: Clients, values: Setting, lane: Array) -> Any:
+            return factory(**jax.tree.map(lambda value: value[lane], values)).init(clients, start)
+
+        values = jax.tree.map(lambda *entries: jnp.asarray(entries, jnp.float64), *settings)
+        one = jax.eval_shape(init, clients, values, 0)
+        most = int(np.clip(memory // _lane_bytes(one, clients), 1, LANES))
+        self.chunks = [jnp.arange(k, min(k + most, len(settings))) for k in range(0, len(settings), most)]
+        every_lane = jax.jit(jax.vmap(init, in_axes=(None, None, 0)))
+        self.states = [every_lane(clients, values, lanes) for lanes in self.chunks]
+
+    def advance(self, until: int, last: int) -> None:
+        """Every living setting to step `until`, of at most `last`."""
+        done = len(self.curves[self.alive[0]]) * BLOCK
+        while done < until and len(self.alive):
+            columns = self._block()
+            done += BLOCK
+            for place, setting in enumerate(self.alive):
+                self.curves[setting].append(Curve(*(column[self.lane[place]] for column in columns)))
+            self._drop_what_is_decided()
+            self._compact(last - done)
+
+    def _block(self) -> list[np.ndarray]:
+        """BLOCK steps of every lane; the columns of the curves, (lanes, BLOCK) each."""
+        rows = []
+        for k, states in enumerate(self.states):
+            self.states[k], columns = self.clients.call(_lanes, (self.step, BLOCK), states, self.by)
+            rows.append([np.asarray(column) for column in columns])
+        return [np.concatenate(parts) for parts in zip(*rows, strict=True)]
+
+    def _drop_what_is_decided(self) -> None:
+        """What diverged, what has reached the target, and what can no longer be the first to."""
+        self.least = min(self.least, *(self._rounds(setting) for setting in self.alive))
+
+        def open_still(setting: int) -> bool:
+            return self._gap(setting) < DIVERGED and self._rounds(setting) == math.inf and self.curves[setting][-1].rounds[-1] < self.least
+
+        self._go_on([place for place, setting in enumerate(self.alive) if open_still(setting)])
+
+    def keep(self, count: int) -> None:
+        """The best by what they have reached, and by what they promise, in equal parts: the first to fall far is often not the best."""
+        places = range(len(self.alive))
+        reached = sorted(places, key=lambda place: self._gap(self.alive[place]))
+        promised = sorted(places, key=lambda place: self._promise(self.alive[place]))
+        ranked = dict.fromkeys(place for pair in zip(reached, promised, strict=True) for place in pair)
+        self._go_on(sorted(list(ranked)[:count]))
+
+    def _go_on(self, places: list[int]) -> None:
+        self.alive, self.lane = self.alive[places], self.lane[places]
+
+    def _compact(self, steps_left: int) -> None:
+        """Living settings into fewer lanes, where that saves more than compiling another program costs."""
+        lanes, size = sum(jax.tree.leaves(states)[0].shape[0] for states in self.states), _power_of_eight(len(self.alive))
+        if not len(self.alive) or size >= lanes:
+            return
+        flops = float(np.mean([self.curves[setting][-1].flops[-1] / (len(self.curves[setting]) * BLOCK) for setting in self.alive]))
+        if flops * steps_left * (lanes - size) < WORTH_COMPILING:
+            return
+        chosen = jnp.asarray(np.resize(self.lane, size))  # lanes left over repeat some setting
+        together = self.states[0] if len(self.states) == 1 else jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *self.states)
+        self.states = [jax.tree.map(lambda leaf: leaf[chosen], together)]
+        self.lane = np.arange(len(self.alive))
+
+    def _rounds(self, setting: int) -> float:
+        return min((block.first_below(self.target) for block in self.curves[setting]), default=math.inf)
+
+    def _gap(self, setting: int) -> float:
+        gap = self.curves[setting][-1].gap[-1]
+        return float(gap) if np.isfinite(gap) and gap < DIVERGED else math.inf
+
+    def _promise(self, setting: int) -> float:
+        """Steps to the target, if it goes on as it did since half time; by the worst of a window, as a gap may oscillate."""
+        gap = np.maximum(np.concatenate([block.gap for block in self.curves[setting]]), self.target)
+        steps, window = len(gap), max(2, len(gap) // 4)
+        end = np.log(gap[-window:].max())
+        middle = np.log(gap[steps // 2 - window // 2 : steps // 2 + window // 2].max())
+        rate = (middle - end) / (steps / 2 - window / 4)
+        return float((end - np.log(self.target)) / rate) if rate > 0 else math.inf
+
+    def finish(self, seconds: float) -> Tuning:
+        everyone = range(len(self.settings))
+        rounds, gap = (np.array([of(setting) for setting in everyone]) for of in (self._rounds, self._gap))
+        steps = np.array([sum(len(block.gap) for block in curve) for curve in self.curves])
+        # among settings that did not get there, those that ran longer were better all along
+        best = min(everyone, key=lambda setting: (rounds[setting], -steps[setting], gap[setting]))
+        curve = Curve(*(np.concatenate(blocks) for blocks in zip(*self.curves[best], strict=True)))
+        return Tuning(self.settings, rounds, gap, steps, self.settings[best], curve, seconds)
+
+
+def _lanes(clients: Clients, step: Callable, length: int, states: Any, by: Scale) -> tuple[Any, Curve]:
+    return jax.vmap(lambda state: measured_steps(clients, step, length, state, by))(states)
+
+
+def _power_of_eight(count: int) -> int:
+    """Few different numbers of lanes, so that few programs are compiled."""
+    size = 1
+    while size < count:
+        size *= 8
+    return size
+
+
+def _lane_bytes(state: Any, clients: Stacked) -> int:
+    """An estimate of what a lane needs: its state twice, and per client a matrix or two and a few numbers a row."""
+    own = sum(math.prod(leaf.shape) * 8 for leaf in jax.tree.leaves(state))
+    rows = sum(math.prod(leaf.shape[:2]) for me in clients.groups for leaf in jax.tree.leaves(me.f) if leaf.ndim == 2)
+    return 2 * own + 16 * clients.n * clients.d**2 + 8 * rows
