@@ -1,7 +1,9 @@
 """The command line: parse, call, print."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,23 +15,44 @@ def main() -> None:
     """FedHybrid: fit convex models over data that stays where it is."""
 
 
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console()
+
+
+def _folder(out: Path) -> Path:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise typer.BadParameter(f"{out}: {error.strerror}", param_hint="--out") from None
+    return out
+
+
+@contextlib.contextmanager
+def _plain_errors() -> Iterator[None]:
+    """A caller's mistake is a sentence and exit status 2, not a traceback."""
+    from .status import InvalidConfig, InvalidData
+
+    try:
+        yield
+    except (InvalidConfig, InvalidData) as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(2) from None
+
+
 @app.command()
 def demo(out: Annotated[Path, typer.Option(help="Folder for the picture and the table of all rounds.")] = Path("demo")) -> None:
     """Fit real data that eight very different sites hold, by four methods, and compare with the pooled fit.
 
     Example: fedhybrid demo --out demo
     """
-    from rich.console import Console
-
     from .demo import demo as run_demo
     from .report.figures import draw_demo
     from .report.tables import methods_table, sites_table
 
-    console = Console()
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise typer.BadParameter(f"{out}: {error.strerror}", param_hint="--out") from None
+    console = _console()
+    _folder(out)
     with console.status("Fitting breast cancer data held by eight sites, by four methods …"):
         done = run_demo()
         draw_demo(done, out / "demo.png")
@@ -41,6 +64,64 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the picture and the 
         "Where fewer sites do Newton work more rounds are needed; the answer is the same, and it is proved."
     )
     console.print(f"Picture: {out / 'demo.png'}\nRounds:  {out / 'demo.csv'}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def reproduce(
+    figures: Annotated[list[str] | None, typer.Argument(help="fig1a … fig4d, local, all, table; none: all of them.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A coarse search and short runs: minutes instead of most of an hour.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for pictures, tables and the page. What is there is not computed again.")] = Path(
+        "reproduced"
+    ),
+) -> None:
+    """Make the paper's figures from data to picture, every method with the best of its own search.
+
+    Example: fedhybrid reproduce fig2a --quick --out reproduced
+    """
+    from .experiments.reproduce import reproduce as run
+    from .experiments.study import FULL, QUICK
+    from .report.tables import studies_table
+
+    with _plain_errors():
+        sections = run(figures or [], QUICK if quick else FULL, _folder(out))
+    for section in sections:
+        _console().print(studies_table(section))
+    _console().print(f"Page: {out / 'index.html'}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def compare(
+    data: Annotated[str, typer.Option(help="A CSV or LIBSVM file, or a name: breast_cancer, diabetes, mushroom, housing, w8a, …")],
+    methods: Annotated[str, typer.Option(help="Names with commas between: fedh-n, fedh-5, gd, lbfgs, disco, …; or file.py:factory.")] = (
+        "fedh-g,fedh-n,gd,lbfgs"
+    ),
+    clients: Annotated[int, typer.Option(help="How many clients the rows are dealt to.")] = 10,
+    partition: Annotated[str, typer.Option(help="How: iid, by-label, by-response, dirichlet:0.3, lognormal.")] = "iid",
+    loss: Annotated[str, typer.Option(help="squared, logistic, poisson, softmax; auto: by the response.")] = "auto",
+    reg: Annotated[float, typer.Option(help="Penalty ½·reg·‖x‖².")] = 0.01,
+    weighting: Annotated[str, typer.Option(help="row: the pooled fit. client: every client counts the same.")] = "row",
+    response: Annotated[str | None, typer.Option(help="The response's column in a CSV file; default: the last.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the partition and of the choice of Newton clients.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="A coarse search and short runs.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for pictures, tables and the page.")] = Path("compared"),
+) -> None:
+    """Tune methods on your own data and compare them on one footing: rounds, floats and flops to the same accuracy.
+
+    Example: fedhybrid compare --data breast_cancer --methods fedh-n,fedh-4,gd,lbfgs --clients 8 --partition by-label --quick
+    """
+    from .experiments.candidates import candidate
+    from .experiments.own import own_problem
+    from .experiments.reproduce import compare as run
+    from .experiments.study import FULL, QUICK
+    from .report.tables import studies_table
+
+    with _plain_errors():
+        folder = _folder(out)
+        problem = own_problem(data, clients, partition, loss, reg, weighting, response, seed)
+        chosen = [candidate(name, problem.n) for name in methods.split(",") if name.strip()]
+        section = run(problem, chosen, QUICK if quick else FULL, folder)
+    _console().print(studies_table(section))
+    _console().print(f"Page: {out / 'index.html'}", highlight=False, soft_wrap=True)
 
 
 @app.command()

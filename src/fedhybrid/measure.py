@@ -90,33 +90,33 @@ def measure(
     clients: Clients,
     best: Optimum,
     *,
-    most_steps: int = 1000,
+    rounds: int = 1000,
     until: float = FLOOR,
+    block: int = BLOCK,
     start: Any = None,
 ) -> tuple[Curve, float]:
-    """A run to gap ≤ until, or until it has taken most_steps or diverged; and the seconds of a step, without compilation."""
+    """A run to gap ≤ until, or until it has taken so many rounds or diverged; and the seconds of a step, without compilation."""
     with scope():
         x0 = jnp.zeros(clients.d) if start is None else jnp.asarray(start, jnp.float64)
         by = scale(clients, best, x0)
         state = algorithm.init(clients, x0)
         blocks: list[Curve] = []
-        clients.call(steps, (algorithm.step, BLOCK), state, by)  # compiles
+        clients.call(steps, (algorithm.step, block), state, by)  # compiles
         began = time.perf_counter()
-        while sum(len(block.gap) for block in blocks) < most_steps:
-            state, rows = clients.call(steps, (algorithm.step, BLOCK), state, by)
+        going = True
+        while going:
+            state, rows = clients.call(steps, (algorithm.step, block), state, by)
             blocks.append(Curve(*(np.asarray(column) for column in rows)))
-            last = blocks[-1].gap[-1]
-            if not (until < last < DIVERGED):
-                break
+            going = until < blocks[-1].gap[-1] < DIVERGED and blocks[-1].rounds[-1] < rounds
         taken = time.perf_counter() - began
-        curve = Curve(*(np.concatenate(columns)[:most_steps] for columns in zip(*blocks, strict=True)))
-        return _cut(curve, until), taken / (BLOCK * len(blocks))
+        curve = Curve(*(np.concatenate(columns) for columns in zip(*blocks, strict=True)))
+        return _cut(curve, rounds, until), taken / len(curve.gap)
 
 
-def _cut(curve: Curve, until: float) -> Curve:
-    """Up to the first gap at or below `until`, and without what is not a number."""
+def _cut(curve: Curve, rounds: int, until: float) -> Curve:
+    """Up to the first gap at or below `until`, within so many rounds, and without what is not a number."""
     with np.errstate(invalid="ignore"):
-        good = np.isfinite(curve.gap) & (curve.gap < DIVERGED)
+        good = np.isfinite(curve.gap) & (curve.gap < DIVERGED) & (curve.rounds <= rounds)
     length = len(good) if good.all() else max(1, int(np.argmin(good)))
     below = np.flatnonzero(curve.gap[:length] <= until)
     length = int(below[0]) + 1 if len(below) else length

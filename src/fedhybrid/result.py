@@ -124,7 +124,8 @@ class Result:
                 return [plain(entry) for entry in value.tolist()]
             return str(value) if isinstance(value, float) and np.isinf(value) else value
 
-        names = ("x", "rounds", "floats_up", "floats_down", "flops", "gradient_norm", "rounding", "error_bound", "m_hat", "kappa_hat", "direction")
+        costs, proofs = ("rounds", "floats_up", "floats_down", "flops"), ("gradient_norm", "rounding", "error_bound", "m_hat", "kappa_hat")
+        names = ("x", *costs, *proofs, "direction")
         answer = {name: plain(getattr(self, name)) for name in names}
         return {
             "status": self.status.name,

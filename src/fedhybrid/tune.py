@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +51,7 @@ class Tuning:
 
     def __repr__(self) -> str:
         reached = f"{self.rounds.min():,.0f} rounds" if np.isfinite(self.rounds.min()) else f"gap {self.curve.gap[-1]:.1e}"
-        return f"<Tuning: best of {len(self.settings)} settings {shown(self.best)}, {reached}>"
+        return f"<Tuning: best of {len(self.settings)} settings ({shown(self.best)}), {reached}>"
 
     def table(self) -> list[dict[str, Any]]:
         """One row per setting, best first; a pair (gradient, newton) has two columns."""
@@ -104,10 +104,11 @@ def tune(
     grid: Mapping[str, Sequence[Any]] | Iterable[Setting],
     fleet: Fleet,
     *,
-    steps: int = 1000,
+    rounds: int = 1000,
     target: float = 1e-8,
     keep: float = 0.25,
     first: int = 2 * BLOCK,
+    block: int = BLOCK,
     x0: Any = None,
     best: Optimum | None = None,
     memory: int = MEMORY,
@@ -115,9 +116,10 @@ def tune(
 ) -> Tuning:
     """The best setting of `factory`'s continuous parameters, of a grid or a list of settings.
 
-    steps     the most that a setting runs (stages are whole blocks of 20)
+    rounds    the most that a setting may take
     keep      the part of the settings that goes on after each stage; 1: the whole grid to the end
     first     steps of the first stage
+    block     steps of one compiled program; few where a step takes many rounds
     best      the optimum, where it is known already (`measure.optimum`)
     progress  called with a few words whenever there is something to say
 
@@ -129,38 +131,39 @@ def tune(
         raise InvalidConfig("tune: the grid is empty; give every parameter at least one value.")
     if not 0.0 < keep <= 1.0:
         raise InvalidConfig(f"tune: keep must be above 0 and at most 1, not {keep!r}.")
-    steps, first = whole("tune: steps", steps), whole("tune: first", first)
+    rounds, first, block = whole("tune: rounds", rounds), whole("tune: first", first), whole("tune: block", block)
     _refuse_bad_settings(factory, settings)
     began = time.perf_counter()
     with scope():
         clients = Stacked(fleet)
         best = optimum(fleet, clients) if best is None else best
-        race = _Race(factory, settings, clients, best, x0, target, memory)
-        for until in _stages(first, steps, keep):
+        race = _Race(factory, settings, clients, best, x0, Limits(target, rounds, block, memory, everyone=keep == 1.0))
+        until = first
+        while race.alive:
             if progress is not None:
                 progress(f"{len(race.alive):,} of {len(settings):,} settings, to step {until:,}")
-            race.advance(until, steps)
-            if not len(race.alive):
-                break
-            race.keep(math.ceil(keep * len(race.alive)))
+            race.advance(until)
+            if race.alive and keep < 1.0:
+                race.keep(math.ceil(keep * len(race.alive)))
+            until *= GROWTH
         return race.finish(time.perf_counter() - began)
-
-
-def _stages(first: int, steps: int, keep: float) -> list[int]:
-    """Steps at which a stage ends."""
-    ends = [min(first, steps)]
-    while ends[-1] < steps:
-        ends.append(steps if keep == 1.0 else min(steps, GROWTH * ends[-1]))
-    return ends
 
 
 def _refuse_bad_settings(factory: Callable[..., Algorithm], settings: list[Setting]) -> None:
     """Every setting is tried outside of vmap first, where a factory says what is wrong with it."""
-    structure = jax.tree.structure(settings[0])
+    structure: Any = jax.tree.structure(settings[0])
     for setting in settings:
         factory(**setting)
         if jax.tree.structure(setting) != structure:
             raise InvalidConfig(f"tune: all settings must have the same parameters, of the same form; {setting} and {settings[0]} differ.")
+
+
+class Limits(NamedTuple):
+    target: float
+    rounds: int
+    block: int
+    memory: int
+    everyone: bool  # also those that can no longer be the first
 
 
 class _Race:
@@ -173,12 +176,12 @@ class _Race:
         clients: Stacked,
         best: Optimum,
         x0: Any,
-        target: float,
-        memory: int,
+        limits: Limits,
     ) -> None:
-        self.settings, self.clients, self.target = settings, clients, target
-        self.alive = np.arange(len(settings))  # settings that still run …
+        self.settings, self.clients, self.limits = settings, clients, limits
+        self.alive = list(range(len(settings)))  # settings that still run …
         self.lane = np.arange(len(settings))  # … and the lane of each
+        self.done = 0  # steps
         self.least = math.inf  # rounds in which some setting has reached the target
         self.curves: list[list[Curve]] = [[] for _ in settings]
         start = jnp.zeros(clients.d) if x0 is None else jnp.asarray(x0, jnp.float64)
@@ -190,36 +193,37 @@ class _Race:
 
         values = jax.tree.map(lambda *entries: jnp.asarray(entries, jnp.float64), *settings)
         one = jax.eval_shape(init, clients, values, 0)
-        most = int(np.clip(memory // _lane_bytes(one, clients), 1, LANES))
+        most = int(np.clip(limits.memory // _lane_bytes(one, clients), 1, LANES))
         self.chunks = [jnp.arange(k, min(k + most, len(settings))) for k in range(0, len(settings), most)]
         every_lane = jax.jit(jax.vmap(init, in_axes=(None, None, 0)))
         self.states = [every_lane(clients, values, lanes) for lanes in self.chunks]
 
-    def advance(self, until: int, last: int) -> None:
-        """Every living setting to step `until`, of at most `last`."""
-        done = len(self.curves[self.alive[0]]) * BLOCK
-        while done < until and len(self.alive):
+    def advance(self, until: int) -> None:
+        """Every living setting to step `until`."""
+        while self.done < until and self.alive:
             columns = self._block()
-            done += BLOCK
+            self.done += self.limits.block
             for place, setting in enumerate(self.alive):
                 self.curves[setting].append(Curve(*(column[self.lane[place]] for column in columns)))
             self._drop_what_is_decided()
-            self._compact(last - done)
+            self._compact()
 
     def _block(self) -> list[np.ndarray]:
-        """BLOCK steps of every lane; the columns of the curves, (lanes, BLOCK) each."""
+        """A block of steps of every lane; the columns of the curves, (lanes, steps) each."""
         rows = []
         for k, states in enumerate(self.states):
-            self.states[k], columns = self.clients.call(_lanes, (self.step, BLOCK), states, self.by)
+            self.states[k], columns = self.clients.call(_lanes, (self.step, self.limits.block), states, self.by)
             rows.append([np.asarray(column) for column in columns])
         return [np.concatenate(parts) for parts in zip(*rows, strict=True)]
 
     def _drop_what_is_decided(self) -> None:
-        """What diverged, what has reached the target, and what can no longer be the first to."""
+        """What diverged, has reached the target, is out of rounds, or (unless everyone runs) can no longer be the first to get there."""
         self.least = min(self.least, *(self._rounds(setting) for setting in self.alive))
 
+        most = self.limits.rounds if self.limits.everyone else min(self.limits.rounds, self.least)
+
         def open_still(setting: int) -> bool:
-            return self._gap(setting) < DIVERGED and self._rounds(setting) == math.inf and self.curves[setting][-1].rounds[-1] < self.least
+            return self._gap(setting) < DIVERGED and self._rounds(setting) == math.inf and self.curves[setting][-1].rounds[-1] < most
 
         self._go_on([place for place, setting in enumerate(self.alive) if open_still(setting)])
 
@@ -232,15 +236,16 @@ class _Race:
         self._go_on(sorted(list(ranked)[:count]))
 
     def _go_on(self, places: list[int]) -> None:
-        self.alive, self.lane = self.alive[places], self.lane[places]
+        self.alive, self.lane = [self.alive[place] for place in places], self.lane[places]
 
-    def _compact(self, steps_left: int) -> None:
+    def _compact(self) -> None:
         """Living settings into fewer lanes, where that saves more than compiling another program costs."""
         lanes, size = sum(jax.tree.leaves(states)[0].shape[0] for states in self.states), _power_of_eight(len(self.alive))
-        if not len(self.alive) or size >= lanes:
+        if not self.alive or size >= lanes:
             return
-        flops = float(np.mean([self.curves[setting][-1].flops[-1] / (len(self.curves[setting]) * BLOCK) for setting in self.alive]))
-        if flops * steps_left * (lanes - size) < WORTH_COMPILING:
+        last = [self.curves[setting][-1] for setting in self.alive]
+        left = [curve.flops[-1] * (self.limits.rounds / curve.rounds[-1] - 1.0) for curve in last]  # a setting's flops to its end
+        if np.mean(left) * (lanes - size) < WORTH_COMPILING:
             return
         chosen = jnp.asarray(np.resize(self.lane, size))  # lanes left over repeat some setting
         together = self.states[0] if len(self.states) == 1 else jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *self.states)
@@ -248,7 +253,7 @@ class _Race:
         self.lane = np.arange(len(self.alive))
 
     def _rounds(self, setting: int) -> float:
-        return min((block.first_below(self.target) for block in self.curves[setting]), default=math.inf)
+        return min((block.first_below(self.limits.target) for block in self.curves[setting]), default=math.inf)
 
     def _gap(self, setting: int) -> float:
         gap = self.curves[setting][-1].gap[-1]
@@ -256,19 +261,20 @@ class _Race:
 
     def _promise(self, setting: int) -> float:
         """Steps to the target, if it goes on as it did since half time; by the worst of a window, as a gap may oscillate."""
-        gap = np.maximum(np.concatenate([block.gap for block in self.curves[setting]]), self.target)
+        gap = np.maximum(np.concatenate([block.gap for block in self.curves[setting]]), self.limits.target)
         steps, window = len(gap), max(2, len(gap) // 4)
         end = np.log(gap[-window:].max())
         middle = np.log(gap[steps // 2 - window // 2 : steps // 2 + window // 2].max())
         rate = (middle - end) / (steps / 2 - window / 4)
-        return float((end - np.log(self.target)) / rate) if rate > 0 else math.inf
+        return float((end - np.log(self.limits.target)) / rate) if rate > 0 else math.inf
 
     def finish(self, seconds: float) -> Tuning:
         everyone = range(len(self.settings))
         rounds, gap = (np.array([of(setting) for setting in everyone]) for of in (self._rounds, self._gap))
         steps = np.array([sum(len(block.gap) for block in curve) for curve in self.curves])
-        # among settings that did not get there, those that ran longer were better all along
-        best = min(everyone, key=lambda setting: (rounds[setting], -steps[setting], gap[setting]))
+        # among settings that did not get there, those that ran to the end were better all along
+        ran = np.array([curve[-1].rounds[-1] for curve in self.curves])
+        best = min(everyone, key=lambda setting: (rounds[setting], ran[setting] < ran[gap < DIVERGED].max(initial=0), gap[setting]))
         curve = Curve(*(np.concatenate(blocks) for blocks in zip(*self.curves[best], strict=True)))
         return Tuning(self.settings, rounds, gap, steps, self.settings[best], curve, seconds)
 

@@ -29,7 +29,7 @@ class Attempts:
         self.fleet = fleet
         self.bounds = None
         if algorithm is None:
-            m, ell = _bounds(fleet, x0)
+            m, ell = curvatures(fleet, x0)
             # one coordinate without penalty, such as an intercept, does not make a problem badly conditioned
             self.bounds = theory.Bounds(np.maximum(m, fleet.reg.mean() / fleet.n), ell)
 
@@ -52,7 +52,7 @@ def safe_parameters(m: np.ndarray, ell: np.ndarray, updates: tuple[str, ...]) ->
     return {"mu": mu, "a": a, "b": b}
 
 
-def _bounds(fleet: Fleet, x0: Any) -> theory.Bounds:
+def curvatures(fleet: Fleet, x0: Any) -> theory.Bounds:
     """mᵢ, ℓᵢ; for a loss without a bound, the curvature at the start."""
     if fleet.loss.ell is not None:
         return theory.bounds(fleet)

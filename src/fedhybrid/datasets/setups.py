@@ -49,12 +49,12 @@ class Setup:
         rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(1, subset)))
         return sorted(rng.permutation(self.n)[:K].tolist())
 
-    def fleet(self, update: Any = "newton", *, newton: int | None = None, subset: int = 0) -> Fleet:
+    def fleet(self, update: Any = "newton", *, newton: int | None = None, subset: int = 0, keep_rows: bool = False) -> Fleet:
         """The fleet; `newton=K` has K clients (see `newton_clients`) do Newton updates and the others gradient updates."""
         if newton is not None:
             chosen = self.newton_clients(newton, subset=subset)
             update = ["newton" if i in chosen else "gradient" for i in range(self.n)]
-        return Fleet(self.sites, loss=self.loss, reg=self.reg, weighting=self.weighting, update=update)
+        return Fleet(self.sites, loss=self.loss, reg=self.reg, weighting=self.weighting, update=update, keep_rows=keep_rows)
 
     def __repr__(self) -> str:
         rows = sum(len(y) for _, y in self.sites)

@@ -6,8 +6,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from ..demo import Demo
+from .style import GRID, INK, MUTED
 
-INK, MUTED = "#1f2933", "#7b8794"
 BENIGN, MALIGNANT = "#9fc5e8", "#c0504d"
 COLOURS = {"GD": "#7b8794", "FedH-G": "#e69f00", "FedH-4": "#0072b2", "FedH-N": "#009e73"}
 
@@ -55,6 +55,6 @@ def _draw_convergence(axes, demo: Demo) -> None:
     axes.set_xlim(0, 1.18 * longest)
     axes.set_xlabel("rounds", color=INK)
     axes.set_title("Distance of x₀ to the pooled fit, relative", loc="left", fontsize=10, color=INK)
-    axes.grid(axis="y", color="#e4e7eb", linewidth=0.7)
+    axes.grid(axis="y", color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)
     _plain(axes)

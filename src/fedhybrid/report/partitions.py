@@ -9,8 +9,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from ..status import InvalidData
+from .style import GRID, INK, MUTED
 
-INK, MUTED, GRID = "#1f2933", "#7b8794", "#e4e7eb"
 # light to dark, and told apart by readers who see few colours
 COLOURS = ("#9fc5e8", "#c0504d", "#e69f00", "#009e73", "#56508c", "#cc79a7", "#8c6d46", "#4d8fac", "#b5bd61", "#5b6770")
 DOTS = 300  # drawn for one client at most

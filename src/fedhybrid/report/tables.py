@@ -3,6 +3,7 @@
 from rich.table import Table
 
 from ..demo import Demo
+from .page import LEVELS, Section, number, seeds_rows
 
 
 def sites_table(demo: Demo) -> Table:
@@ -42,4 +43,27 @@ def methods_table(demo: Demo) -> Table:
         )
     table.add_section()
     table.add_row("pooled fit", "", "", "all rows", "", f"{demo.pooled_accuracy:.1%}", "")
+    return table
+
+
+def studies_table(section: Section) -> Table:
+    """How the candidates of a figure did, best first."""
+    several = len({(one.problem, one.seed) for one in section.measured}) > 1
+    if several:
+        table = Table(title=f"{section.name}: {section.title}\nrounds to 1e-8: median (range)", title_justify="left")
+        table.add_column("method")
+        for problem in dict.fromkeys(one.problem for one in section.measured):
+            table.add_column(problem, justify="right")
+        for row in seeds_rows(section.measured):
+            table.add_row(*row)
+        return table
+    table = Table(title=f"{section.name}: {section.title}", title_justify="left")
+    table.add_column("method")
+    for heading in ("rounds to\n1e-4", "rounds to\n1e-8", "floats up\nper client", "Mflop\nper client", "last gap"):
+        table.add_column(heading, justify="right")
+    for one in sorted(section.measured, key=lambda one: (one.rounds_to(LEVELS[1]), one.curve.gap[-1])):
+        reached = (one.curve.gap <= LEVELS[1]).argmax() if one.rounds_to(LEVELS[1]) < float("inf") else -1
+        costs = (f"{one.curve.floats_up[reached] / one.n:,.0f}", f"{one.curve.flops[reached] / one.n / 1e6:,.2f}")
+        rounds = (number(one.rounds_to(level)) for level in LEVELS)
+        table.add_row(one.label, *rounds, *costs, f"{max(one.curve.gap[-1], 0.0):.0e}")
     return table

@@ -1,0 +1,170 @@
+"""One candidate on one problem: searched, measured, and kept on disk, so that a restarted experiment skips what is done."""
+
+import json
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ..algorithms.defaults import curvatures
+from ..clients.stacked import Stacked
+from ..fleet import Fleet
+from ..measure import Curve, Optimum, measure, optimum
+from ..numerics import scope
+from ..tune import Setting, Tuning, tune
+from .candidates import Candidate
+
+FORMAT = 1
+TARGET = 1e-8
+
+
+class Effort(NamedTuple):
+    """How hard to search."""
+
+    name: str
+    settings: int  # of a grid, about
+    rounds: int  # the most that a run may take
+    zooms: tuple[float, ...]  # factors of the searches about the best setting
+    keep: float  # of the settings after each stage
+
+
+QUICK = Effort("quick", settings=16, rounds=300, zooms=(), keep=0.25)
+FULL = Effort("full", settings=600, rounds=3000, zooms=(1.8, 1.25), keep=0.25)
+
+
+class Problem(NamedTuple):
+    """Something to minimise, with any number of Newton clients."""
+
+    name: str
+    seed: int
+    n: int
+    fleet: Callable[..., Fleet]  # fleet(newton, keep_rows)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How a candidate did."""
+
+    label: str
+    method: str
+    problem: str
+    seed: int
+    n: int
+    setting: Setting
+    settings: int  # tried
+    curve: Curve
+    seconds_a_step: float
+
+    def rounds_to(self, gap: float) -> float:
+        return self.curve.first_below(gap)
+
+
+class Ground(NamedTuple):
+    """What all candidates on a problem share."""
+
+    best: Optimum
+    curvature: float
+
+
+def ground(problem: Problem) -> Ground:
+    fleet = problem.fleet(0, False)
+    with scope():
+        return Ground(optimum(fleet), float(np.mean(curvatures(fleet, np.zeros(fleet.d)).ell)))
+
+
+def study(
+    problem: Problem,
+    candidate: Candidate,
+    effort: Effort,
+    folder: Path,
+    shared: Callable[[], Ground],
+    say: Callable[[str], None] = lambda words: None,
+) -> Measured:
+    """Search and measure, unless the folder has it already."""
+    fleet = problem.fleet(problem.n if candidate.newton is None else candidate.newton, candidate.keep_rows)
+    identity = {
+        "format": FORMAT,
+        "problem": fleet.fingerprint,
+        "method": candidate.name,
+        "effort": list(effort),
+        "search": str(candidate.search),
+    }
+    path = folder / f"{_slug(problem.name)}-{problem.seed}" / f"{_slug(candidate.label)}.json"
+    done = _load(path, identity)
+    if done is not None:
+        return done
+    say("finding the optimum")
+    best, curvature = shared()
+    tuning, tried = _search(candidate, fleet, effort, best, curvature, say)
+    say("measuring the best setting")
+    rounds = effort.rounds
+    curve, seconds = measure(candidate.factory(**tuning.best), Stacked(fleet), best, rounds=rounds, block=candidate.block)
+    found = Measured(candidate.label, candidate.name, problem.name, problem.seed, problem.n, tuning.best, tried, curve, seconds)
+    _save(path, identity, found, tuning)
+    return found
+
+
+def _search(
+    candidate: Candidate, fleet: Fleet, effort: Effort, best: Optimum, curvature: float, say: Callable[[str], None]
+) -> tuple[Tuning, int]:
+    keep = effort.keep if jax.default_backend() == "cpu" else 1.0  # a GPU can run the whole grid
+    options: dict[str, Any] = {"rounds": effort.rounds, "target": TARGET, "keep": keep, "best": best, "block": candidate.block}
+    options |= {"first": 2 * candidate.block, "progress": say}
+    tuning = tune(candidate.factory, candidate.settings(effort.settings, curvature, effort.name == "quick"), fleet, **options)
+    tried = len(tuning.settings)
+    for factor in effort.zooms if candidate.search else ():
+        finer = tune(candidate.factory, candidate.around(tuning.best, factor, curvature), fleet, **options)
+        tried += len(finer.settings)
+        if _order(finer) < _order(tuning):
+            tuning = finer
+    return tuning, tried
+
+
+def _order(tuning: Tuning) -> tuple[float, float]:
+    return float(tuning.rounds.min()), float(tuning.curve.gap[-1])
+
+
+# ── on disk ───────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def _save(path: Path, identity: dict[str, Any], found: Measured, tuning: Tuning) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tuning.to_csv(path.with_suffix(".settings.csv"))
+    record = {
+        "identity": identity,
+        "label": found.label,
+        "method": found.method,
+        "problem": found.problem,
+        "seed": found.seed,
+        "n": found.n,
+        "setting": found.setting,
+        "settings": found.settings,
+        "seconds_a_step": found.seconds_a_step,
+        "curve": {name: column.tolist() for name, column in found.curve._asdict().items()},
+    }
+    part = path.with_suffix(f".{os.getpid()}.part")
+    part.write_text(json.dumps(record))
+    part.replace(path)  # whole or not at all
+
+
+def _load(path: Path, identity: dict[str, Any]) -> Measured | None:
+    """What is on disk, if it answers the same question; anything else is measured again."""
+    try:
+        record = json.loads(path.read_text())
+        if record["identity"] != json.loads(json.dumps(identity)):
+            return None
+        setting = {name: tuple(value) if isinstance(value, list) else value for name, value in record["setting"].items()}
+        curve = Curve(**{name: np.asarray(column) for name, column in record["curve"].items()})
+        plain = {name: record[name] for name in ("label", "method", "problem", "seed", "n", "settings", "seconds_a_step")}
+        return Measured(**plain, setting=setting, curve=curve)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
