@@ -1,12 +1,35 @@
 """FedHybrid: fit convex models over data that stays where it is. Each site chooses how much work it does; the answer is exact."""
 
+from . import datasets as datasets
+from . import partition as partition
 from . import theory as theory
 from .algorithms import ALGORITHMS as ALGORITHMS
+from .algorithms.admm import admm as admm
+from .algorithms.aide import aide as aide
 from .algorithms.base import Algorithm as Algorithm
+from .algorithms.cocoa import cocoa as cocoa
+from .algorithms.dane import dane as dane
+from .algorithms.dgd import dgd as dgd
+from .algorithms.dingo import dingo as dingo
+from .algorithms.disco import disco as disco
+from .algorithms.distributed_newton import distributed_newton as distributed_newton
+from .algorithms.esom import esom as esom
+from .algorithms.extra import extra as extra
+from .algorithms.fedac import fedac as fedac
+from .algorithms.fedavg import fedavg as fedavg
 from .algorithms.fedhybrid import fedhybrid as fedhybrid
+from .algorithms.fednew import fednew as fednew
+from .algorithms.fednl import fednl as fednl
+from .algorithms.fedpd import fedpd as fedpd
+from .algorithms.fedprox import fedprox as fedprox
 from .algorithms.gd import gd as gd
+from .algorithms.giant import giant as giant
 from .algorithms.lbfgs import lbfgs as lbfgs
+from .algorithms.multipliers import multipliers as multipliers
+from .algorithms.network_newton import network_newton as network_newton
 from .algorithms.newton import newton as newton
+from .algorithms.pn_dg import pn_dg as pn_dg
+from .algorithms.scaffold import scaffold as scaffold
 from .checkpoint import Checkpoint as Checkpoint
 from .clients.serial import Serial as Serial
 from .clients.stacked import Stacked as Stacked
@@ -24,5 +47,6 @@ from .solve import solve as solve
 from .status import InvalidConfig as InvalidConfig
 from .status import InvalidData as InvalidData
 from .status import Status as Status
+from .tune import tune as tune
 
 __version__ = "0.1.0"

@@ -1,6 +1,6 @@
-"""What a server may ask of any client in one round, whatever the method: client functions that keep nothing."""
+"""What a server may ask of any client in one round, whatever the method: client functions that keep nothing, or only the point asked at."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
@@ -31,6 +31,31 @@ def hessian(me: Client, local: Any, x0: Vec) -> tuple[Any, Array]:
 def expansion(me: Client, local: Any, x0: Vec) -> tuple[Any, tuple[Array, Vec, Array]]:
     """Value, gradient and packed Hessian."""
     return local, (me.f.value(x0), me.f.grad(x0), pack(me.f.hess(x0)))
+
+
+class Kept(NamedTuple):
+    """What a client keeps between the rounds of one step, so that no later round sends x₀ again; and parameters, which cost nothing."""
+
+    x0: Vec
+    g: Vec
+    parameters: tuple
+
+
+def keep(me: Client, x0: Vec, *parameters: Array) -> Kept:
+    return Kept(x0, jnp.zeros_like(x0), parameters)
+
+
+def gradient_kept(me: Client, local: Kept, x0: Vec) -> tuple[Kept, Vec]:
+    g = me.f.grad(x0)
+    return local._replace(x0=x0, g=g), g
+
+
+def hessian_vector_kept(me: Client, local: Kept, v: Vec) -> tuple[Kept, Vec]:
+    return local, me.f.hvp(local.x0, v)
+
+
+def hessian_kept(me: Client, local: Kept) -> tuple[Kept, Array]:
+    return local, pack(me.f.hess(local.x0))
 
 
 def pack(H: Array) -> Array:
