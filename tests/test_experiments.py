@@ -13,7 +13,7 @@ import fedhybrid as fh
 from fedhybrid.cli import app
 from fedhybrid.experiments import study as study_module
 from fedhybrid.experiments.candidates import candidate, fedh
-from fedhybrid.experiments.own import own_problem, read_table
+from fedhybrid.experiments.own import Own, own_problem, read_table
 from fedhybrid.experiments.paper import FIGURES, hybrids, problem
 from fedhybrid.experiments.reproduce import compare
 from fedhybrid.experiments.study import QUICK, Problem, ground, study
@@ -149,14 +149,13 @@ def test_a_study_finds_the_step_size_that_a_loop_over_the_grid_finds(tmp_path):
 
 
 def test_a_comparison_writes_tidy_rows_pictures_and_a_page_that_needs_no_network(tmp_path):
-    place = small_problem()
-    section = compare(place, [candidate(name, 4) for name in ("gd", "lbfgs", "fedh-2")], SHORT, tmp_path)
+    section = compare(Own("diabetes", 4), ["gd", "lbfgs", "fedh-2"], SHORT, tmp_path)
     rows = list(csv.DictReader((tmp_path / "compare.csv").read_text().splitlines()))
     assert list(rows[0]) == ["problem", "method", "parameters", "seed", "round", "gap", "floats_up", "floats_down", "flops", "seconds"]
     assert {row["method"] for row in rows} == {"GD", "L-BFGS", "FedH-2"}
     descent = [row for row in rows if row["method"] == "GD"]
     assert [int(row["round"]) for row in descent] == list(range(1, len(descent) + 1))
-    assert [int(row["floats_up"]) for row in descent] == [4 * 4 * k for k in range(1, len(descent) + 1)]
+    assert [int(row["floats_up"]) for row in descent] == [4 * 11 * k for k in range(1, len(descent) + 1)]
     assert json.loads(descent[0]["parameters"]) == section.measured[0].setting
     assert all(float(row["seconds"]) > 0 and float(row["flops"]) > 0 for row in rows)
     assert (tmp_path / "compare.png").read_bytes().startswith(b"\x89PNG")
@@ -207,7 +206,7 @@ def test_a_csv_file_that_cannot_be_used_is_refused_by_name(text, message, tmp_pa
     ("name", "loss"), [("breast_cancer", "logistic"), ("diabetes", "squared"), ("iris", "softmax"), ("wine", "softmax")]
 )
 def test_the_loss_follows_the_response(name, loss):
-    place = own_problem(name, 4, "iid", "auto", 0.01, "row")
+    place = own_problem(Own(name, 4))
     assert place.fleet(4, False).loss.name == loss
     assert place.fleet(1, False).updates.count("newton") == 1
 

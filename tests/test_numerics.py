@@ -1,6 +1,8 @@
 """What sums, scopes and tree structures must not do."""
 
 import itertools
+import subprocess
+import sys
 import threading
 
 import jax
@@ -10,6 +12,7 @@ from reference.pooled import least_squares_exact, poisson_high_precision
 from threadpoolctl import threadpool_info
 
 import fedhybrid as fh
+from fedhybrid import linalg
 from fedhybrid.curvature import UPDATES
 from fedhybrid.numerics import scope
 from fedhybrid.problem import Custom, Quadratic
@@ -90,3 +93,43 @@ def test_what_the_caller_does_to_responses_and_weights_afterwards_does_not_matte
     expected = fh.solve(fh.Fleet([(A.copy(), y.copy(), w.copy())], loss=fh.squared, reg=1.0), fh.newton()).x
     y[:], w[:] = np.nan, 100.0
     assert fh.solve(fleet, fh.newton()).x.tobytes() == expected.tobytes()
+
+
+SIDE_BY_SIDE = """
+import jax, jax.numpy as jnp
+from fedhybrid import linalg
+
+jax.config.update("jax_enable_x64", True)
+groups = tuple(2.0 * jnp.eye(20 + k) + jnp.zeros((300, 1, 1)) for k in range(6))
+
+def once(groups, _):
+    factors = [jax.vmap(linalg.cholesky)(H) for H in groups]
+    solved = [jax.vmap(linalg.solve)(H, H[:, 0]) for H in groups]
+    spectra = [jax.vmap(linalg.eigvalsh)(H[:10]) for H in groups]
+    same = [H + 0.0 * (L + jnp.mean(v) + jnp.mean(w)) for H, L, v, w in zip(groups, factors, solved, spectra)]
+    return tuple(same), None
+
+jax.block_until_ready(jax.jit(lambda groups: jax.lax.scan(once, groups, None, length=30)[0])(groups))
+print("done")
+"""
+
+
+def test_factorisations_of_many_groups_at_once_do_not_wait_for_each_other():
+    # with jnp.linalg's own batches this hangs on two cores
+    done = subprocess.run([sys.executable, "-c", SIDE_BY_SIDE], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "done", done.stderr
+
+
+def test_factorisations_are_those_of_numpy_one_by_one_and_in_batches():
+    rng = np.random.default_rng(0)
+    R = rng.normal(size=(5, 4, 4))
+    H, v = R @ R.transpose(0, 2, 1) + np.eye(4), rng.normal(size=(5, 4))
+    with jax.enable_x64(True):
+        for one, many, expected in (
+            (linalg.cholesky(H[0]), jax.vmap(linalg.cholesky)(H), np.linalg.cholesky(H)),
+            (linalg.solve(H[0], v[0]), jax.vmap(linalg.solve)(H, v), np.linalg.solve(H, v[:, :, None])[:, :, 0]),
+            (linalg.inverse(H[0]), jax.vmap(linalg.inverse)(H), np.linalg.inv(H)),
+            (linalg.eigvalsh(H[0]), jax.vmap(linalg.eigvalsh)(H), np.linalg.eigvalsh(H)),
+        ):
+            assert np.abs(one - expected[0]).max() <= 1e-13 * np.abs(expected).max()
+            assert np.abs(many - expected).max() <= 1e-13 * np.abs(expected).max()

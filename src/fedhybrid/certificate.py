@@ -23,6 +23,7 @@ import numpy as np
 from .algorithms.oracle import pack, unpack
 from .clients.base import Client, Clients, Local
 from .fleet import Fleet
+from .linalg import eigvalsh
 from .watch import norm
 
 Array = Any
@@ -82,7 +83,7 @@ def _gradient(clients: Clients, local: Local, x: Array) -> tuple[Local, Array, A
 
 def _eigenvalues(clients: Clients, local: Local, x: Array) -> tuple[Local, Array]:
     local, H = clients.mean(hessian_at, local, x)
-    return local, clients.n * jnp.linalg.eigvalsh(unpack(H, clients.d))
+    return local, clients.n * eigvalsh(unpack(H, clients.d))
 
 
 def gradient(clients: Clients, local: Local, x: Array) -> tuple[Local, Gradient]:

@@ -1,6 +1,7 @@
 """The command line: parse, call, print."""
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +28,13 @@ def _folder(out: Path) -> Path:
     except OSError as error:
         raise typer.BadParameter(f"{out}: {error.strerror}", param_hint="--out") from None
     return out
+
+
+def _workers() -> int:
+    """A process for each core, and one alone with a GPU."""
+    import jax
+
+    return min(4, os.cpu_count() or 1) if jax.default_backend() == "cpu" else 1
 
 
 @contextlib.contextmanager
@@ -83,7 +91,7 @@ def reproduce(
     from .report.tables import studies_table
 
     with _plain_errors():
-        sections = run(figures or [], QUICK if quick else FULL, _folder(out))
+        sections = run(figures or [], QUICK if quick else FULL, _folder(out), _workers())
     for section in sections:
         _console().print(studies_table(section))
     _console().print(f"Page: {out / 'index.html'}", highlight=False, soft_wrap=True)
@@ -109,17 +117,15 @@ def compare(
 
     Example: fedhybrid compare --data breast_cancer --methods fedh-n,fedh-4,gd,lbfgs --clients 8 --partition by-label --quick
     """
-    from .experiments.candidates import candidate
-    from .experiments.own import own_problem
+    from .experiments.own import Own
     from .experiments.reproduce import compare as run
     from .experiments.study import FULL, QUICK
     from .report.tables import studies_table
 
     with _plain_errors():
-        folder = _folder(out)
-        problem = own_problem(data, clients, partition, loss, reg, weighting, response, seed)
-        chosen = [candidate(name, problem.n) for name in methods.split(",") if name.strip()]
-        section = run(problem, chosen, QUICK if quick else FULL, folder)
+        own = Own(data, clients, partition, loss, reg, weighting, response, seed)
+        names = [name.strip() for name in methods.split(",") if name.strip()]
+        section = run(own, names, QUICK if quick else FULL, _folder(out), _workers())
     _console().print(studies_table(section))
     _console().print(f"Page: {out / 'index.html'}", highlight=False, soft_wrap=True)
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jax.scipy.linalg import cho_solve, solve_triangular
 from jax.scipy.sparse.linalg import cg
 
+from . import linalg
 from .problem import Problem, Quadratic
 from .pytrees import pytree
 
@@ -37,10 +37,10 @@ class Identity(NamedTuple):
 class Factored(NamedTuple):
     H: Array
     mu: Array
-    L: Array
+    D: Array
 
     def solve(self, v: Array) -> Array:
-        return cho_solve((self.L, True), v)
+        return linalg.solve(self.D, v)
 
     def mul(self, v: Array) -> Array:
         return self.H @ v + self.mu * v
@@ -92,14 +92,13 @@ class Newton:
             return Derived(())
         # D is constant: its inverse, from the Cholesky factor, makes a step one product instead of two triangular solves.
         # An error in it costs speed only: at the fixed point the vector it multiplies is zero.
-        inverse_factor = solve_triangular(_factor(f.H, mu), jnp.eye(f.c.shape[0], dtype=f.H.dtype), lower=True)
-        return Derived(inverse_factor.T @ inverse_factor)
+        return Derived(linalg.inverse(_shifted(f.H, mu)))
 
     def __call__(self, f: Problem, x: Array, mu: Array, ready: Derived) -> Inverted | Factored:
         H = f.hess(x)
         if isinstance(f, Quadratic):
             return Inverted(H, mu, ready.value)
-        return Factored(H, mu, _factor(H, mu))
+        return Factored(H, mu, _shifted(H, mu))
 
 
 @pytree()
@@ -114,8 +113,8 @@ class NewtonCG:
         return MatrixFree(f, x, mu)
 
 
-def _factor(H: Array, mu: Array) -> Array:
-    return jnp.linalg.cholesky(H + mu * jnp.eye(H.shape[0], dtype=H.dtype))
+def _shifted(H: Array, mu: Array) -> Array:
+    return H + mu * jnp.eye(H.shape[0], dtype=H.dtype)
 
 
 Curvature = Gradient | Newton | NewtonCG

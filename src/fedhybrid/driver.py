@@ -20,6 +20,7 @@ from .algorithms.defaults import Attempts
 from .checkpoint import Checkpoint, Snapshot
 from .clients.base import Client, Clients, Meter
 from .fleet import Fleet
+from .linalg import eigvalsh
 from .progress import Progress
 from .result import Result, TraceBuilder
 from .status import CheckpointError, Status
@@ -351,5 +352,5 @@ def _own_values(me: Client, local: Any) -> tuple:
 
 
 def _does_not_factor(me: Client, local: Any, x: Array, mu: Array) -> Array:
-    w = jnp.linalg.eigvalsh(me.f.hess(x) + mu * jnp.eye(x.shape[0], dtype=x.dtype))
+    w = eigvalsh(me.f.hess(x) + mu * jnp.eye(x.shape[0], dtype=x.dtype))
     return ~(w[0] > jnp.finfo(x.dtype).eps * w[-1])  # to working precision; also where it is not finite

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from .linalg import eigvalsh
 from .losses import Loss
 from .pytrees import pytree
 from .rows import Dense, Sparse
@@ -192,7 +193,7 @@ class Custom:
         return jax.jvp(self.grad, (x,), (v,))[1]
 
     def bends_down(self, x: Array) -> Array:
-        w = jnp.linalg.eigvalsh(self.hess(x) - jnp.diag(self.reg))
+        w = eigvalsh(self.hess(x) - jnp.diag(self.reg))
         return w[0] < -w.shape[0] * jnp.finfo(w.dtype).eps * jnp.max(jnp.abs(w))
 
     def terms(self, x: Array) -> Array:

@@ -15,7 +15,7 @@ convex loss of one prediction will do. Squared loss needs a fleet with keep_rows
 prediction a row and are refused; so is a coordinate without penalty, such as an intercept, for which there is no dual.
 
 The paper draws rows at random. Here they are taken in turn, so that a run depends on nothing but the data. It starts at α = 0, to which
-x₀ = 0 belongs; from another x₀ the first round departs, but no α stands for it, and after that round nothing of it is left.
+x₀ = 0 belongs; from another x₀ the first round departs, but no α stands for it; from then on x₀ is R⁻¹Σwαa.
 
 Cost of a step: 1 round; up d + 1 floats a client (its part of x₀, and one for stopping), down d. A pass is O(d) a row.
 Converges linearly to x*, whatever the data, for a loss with a Lipschitz derivative (Poisson's is not covered by the proof). σ′ = n is safe

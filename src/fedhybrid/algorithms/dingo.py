@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
+from .. import linalg
 from ..arguments import positive
 from ..clients.base import Client, Clients
 from ..status import refuse_unknown_keywords
@@ -47,7 +48,7 @@ class Trial(NamedTuple):
 def directions(me: Client, local: Kept, g: Vec) -> tuple[Kept, tuple[Vec, Vec, Vec]]:
     """Hg, H⁺g and H̃⁺g̃ = (H² + φ²I)⁻¹Hg."""
     _, phi = local.parameters
-    w, Q = jnp.linalg.eigh(me.f.hess(local.x0))
+    w, Q = linalg.eigh(me.f.hess(local.x0))
     seen = jnp.abs(w) > w.shape[0] * jnp.finfo(w.dtype).eps * jnp.max(jnp.abs(w))
     Qg = Q.T @ g
     inverse = jnp.where(seen, 1.0 / jnp.where(seen, w, 1.0), 0.0)
@@ -57,7 +58,7 @@ def directions(me: Client, local: Kept, g: Vec) -> tuple[Kept, tuple[Vec, Vec, V
 def corrected(me: Client, local: Kept, Hg: Vec) -> tuple[Kept, Vec]:
     """Case 3, with the g of the round before."""
     theta, phi = local.parameters
-    w, Q = jnp.linalg.eigh(me.f.hess(local.x0))
+    w, Q = linalg.eigh(me.f.hess(local.x0))
     damped = Q @ (w / (w**2 + phi**2) * (Q.T @ local.g))
     correction = Q @ ((Q.T @ Hg) / (w**2 + phi**2))
     lam = jnp.maximum(0.0, (theta * local.g @ local.g - damped @ Hg) / (Hg @ correction))

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import cho_factor, cho_solve
 
+from .. import linalg
 from ..arguments import positive, whole
 from ..clients.base import Clients
 from ..status import InvalidConfig, refuse_unknown_keywords
@@ -51,7 +51,7 @@ class Pcg(NamedTuple):
 def step(clients: Clients, state: DiscoState) -> DiscoState:
     local, g = clients.mean(gradient_kept, state.local, state.x0)
     local, H_who = clients.one(hessian_kept, local, state.who)
-    P = cho_factor(unpack(H_who, clients.d) + state.mu * jnp.eye(clients.d), lower=True)
+    P = linalg.cholesky(unpack(H_who, clients.d) + state.mu * jnp.eye(clients.d))
 
     def unsolved(at: Pcg) -> Array:
         return (jnp.linalg.norm(at.r) > state.accuracy * jnp.linalg.norm(g)) & (at.iterations < state.most)
@@ -60,11 +60,11 @@ def step(clients: Clients, state: DiscoState) -> DiscoState:
         local, Hu = clients.mean(hessian_vector_kept, at.local, at.u)
         alpha = at.rs / (at.u @ Hu)
         r = at.r - alpha * Hu
-        s = cho_solve(P, r)
+        s = linalg.factored_solve(P, r)
         rs = r @ s
         return Pcg(local, at.v + alpha * at.u, r, s + (rs / at.rs) * at.u, rs, at.iterations + 1)
 
-    s = cho_solve(P, g)
+    s = linalg.factored_solve(P, g)
     at = clients.while_loop(unsolved, iterate, Pcg(local, jnp.zeros_like(g), g, s, g @ s, jnp.zeros((), jnp.int64)))
     delta = jnp.sqrt(clients.n * jnp.maximum(at.v @ (g - at.r), 0.0))
     x0 = state.x0 - at.v / (1.0 + state.damping * delta)

@@ -22,8 +22,8 @@ S. Boyd and L. Vandenberghe, "Convex Optimization", 2004, section 10.3.
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jax.scipy.linalg import cho_factor, cho_solve
 
+from .. import linalg
 from ..arguments import positive
 from ..clients.base import Client, Clients
 from ..status import refuse_unknown_keywords
@@ -53,7 +53,7 @@ def update(me: Client, local: Local, x0: Vec) -> tuple[Local, tuple[Array, Vec]]
 def step(clients: Clients, state: State) -> State:
     local, (packed, v) = clients.mean(update, state.local, state.x0)
     H = unpack(packed, clients.d)
-    x0_next = cho_solve(cho_factor(H, lower=True), v)
+    x0_next = linalg.solve(H, v)
     return State(x0_next, local, clients.n * jnp.linalg.norm(H @ state.x0 - v))
 
 

@@ -18,8 +18,8 @@ A. Elgabli et al., "FedNew: A Communication-Efficient and Privacy-Preserving New
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jax.scipy.linalg import cho_factor, cho_solve
 
+from .. import linalg
 from ..arguments import positive
 from ..clients.base import Client, Clients
 from ..status import refuse_unknown_keywords
@@ -43,7 +43,7 @@ def update(me: Client, local: Local, y_mean: Vec) -> tuple[Local, tuple[Vec, Arr
     lam = local.lam + local.rho * (local.y - y_mean)
     D = me.f.hess(x0) + (local.alpha + local.rho) * jnp.eye(x0.shape[0])
     r = me.f.grad(x0) - lam
-    y = cho_solve(cho_factor(D, lower=True), r + local.rho * y_mean)
+    y = linalg.solve(D, r + local.rho * y_mean)
     return local._replace(x0=x0, y=y, lam=lam), (y, jnp.sum(r**2))
 
 

@@ -23,7 +23,7 @@ or zero, which costs none and begins as gradient descent (first="zero").
 
 Cost of a step: 1 round; up d + 1 floats a client and what C sends, down d. The fixed point is x* whatever the data, and near x* the rate
 does not depend on the conditioning; for a quadratic F every step descends, from anywhere. Otherwise it is a local method: nothing
-guards a step from far away, where it can diverge as Newton's method without a line search does.
+guards a step from far away, where it can go astray as Newton's method without a line search does.
 M. Safaryan, R. Islamov, X. Qian and P. Richtárik, "FedNL: Making Newton-Type Methods Applicable to Federated Learning", 2021,
 Algorithm 1.
 """
@@ -34,8 +34,8 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.scipy.linalg import cho_factor, cho_solve
 
+from .. import linalg
 from ..arguments import positive, whole
 from ..clients.base import Client, Clients, Packed
 from ..pytrees import pytree
@@ -106,7 +106,7 @@ def outer(payload: tuple[Array, Vec]) -> Array:
 @dataclass(frozen=True)
 class Rank1(Identity):
     def encode(self, M: Array, d: int, key: Array) -> Packed:
-        w, U = jnp.linalg.eigh(unpack(M, d))
+        w, U = linalg.eigh(unpack(M, d))
         largest = (1.0 - TIE) * jnp.max(jnp.abs(w))
         tied = jnp.where(w[-1] >= largest, w >= largest, w <= -largest)
         # Equal eigenvalues leave u open, and LAPACK's choice is chance: project the coordinate axis that is nearest to their space on it.
@@ -169,7 +169,7 @@ def step(clients: Clients, state: FednlState) -> FednlState:
     d, x0, key, alpha, C = clients.d, state.x0, state.key, state.alpha, state.compressor
     local, H = clients.cond(state.told, lambda known: known, lambda known: clients.mean(tell, known[0]), (state.local, state.H))
     local, (g, S, distance) = clients.mean(learn, local, x0)
-    x0_next = x0 - cho_solve(cho_factor(unpack(H, d) + distance * jnp.eye(d), lower=True), g)
+    x0_next = x0 - linalg.solve(unpack(H, d) + distance * jnp.eye(d), g)
     H_next = H + alpha * C.decode(S, d, key)
     return FednlState(x0_next, local, clients.n * jnp.linalg.norm(g), H_next, jnp.ones((), bool), next_key(key), alpha, C)
 

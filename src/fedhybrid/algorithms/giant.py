@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import cho_factor, cho_solve
 
+from .. import linalg
 from ..arguments import whole
 from ..clients.base import Client, Clients
 from ..status import refuse_unknown_keywords
@@ -40,7 +40,7 @@ class GiantState(NamedTuple):
 
 
 def direction(me: Client, local: Kept, g: Vec) -> tuple[Kept, Vec]:
-    return local, -cho_solve(cho_factor(me.f.hess(local.x0), lower=True), g)
+    return local, -linalg.solve(me.f.hess(local.x0), g)
 
 
 def along(me: Client, local: Kept, p: Vec) -> tuple[Kept, tuple[Array, Array, Array]]:

@@ -25,8 +25,8 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import cho_factor, cho_solve
 
+from .. import linalg
 from ..arguments import positive
 from ..clients.base import Client, Clients
 from ..status import InvalidConfig, refuse_unknown_keywords
@@ -54,7 +54,7 @@ def envelope(me: Client, local: Local, x0: Vec) -> tuple[Local, tuple[Array, Vec
     _, lam, mu, _ = local
     x = _nearest(me, local, x0)
     H = me.f.hess(x)
-    curvature = mu * cho_solve(cho_factor(H + mu * jnp.eye(x.shape[0]), lower=True), H)
+    curvature = mu * linalg.solve(H + mu * jnp.eye(x.shape[0]), H)
     value = me.f.value(x) + lam @ (x0 - x) + 0.5 * mu * jnp.sum((x0 - x) ** 2)
     return local._replace(x=x), (value, lam + mu * (x0 - x), pack(curvature))
 
@@ -120,7 +120,7 @@ def minimum(clients: Clients, local: Any, x0: Vec) -> tuple[Any, Vec]:
 
 
 def _solve(packed: Array, v: Vec) -> Vec:
-    return cho_solve(cho_factor(unpack(packed, v.shape[0]), lower=True), v)
+    return linalg.solve(unpack(packed, v.shape[0]), v)
 
 
 class MultipliersState(NamedTuple):

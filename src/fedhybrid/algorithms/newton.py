@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
+from .. import linalg
 from ..clients.base import Clients
 from ..status import refuse_unknown_keywords
 from .base import Algorithm, Array, Spec, State, Vec, nothing, number
@@ -30,7 +31,7 @@ class Trial(NamedTuple):
 
 def step(clients: Clients, state: State) -> State:
     local, (F, g, H) = clients.mean(expansion, state.local, state.x0)
-    w, Q = jnp.linalg.eigh(unpack(H, clients.d))
+    w, Q = linalg.eigh(unpack(H, clients.d))
     seen = w > clients.d * jnp.finfo(w.dtype).eps * w[-1]
     p = -Q @ (jnp.where(seen, 1.0 / jnp.where(seen, w, 1.0), 0.0) * (Q.T @ g))
     slope = g @ p

@@ -23,8 +23,8 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import cho_factor, cho_solve
 
+from .. import linalg
 from ..clients.base import Client, Clients
 from ..curvature import Derived
 from ..status import InvalidConfig
@@ -33,13 +33,13 @@ from .base import Array, Vec
 
 def first_term(C: Array, bond: Array, g: Vec) -> tuple[Vec, Derived]:
     """A leaf's t⁽⁰⁾, and its factored D for the terms that follow."""
-    L, _ = cho_factor(C + 2.0 * bond * jnp.eye(g.shape[0]), lower=True)
-    return -cho_solve((L, True), g), Derived(L)
+    L = linalg.cholesky(C + 2.0 * bond * jnp.eye(g.shape[0]))
+    return -linalg.factored_solve(L, g), Derived(L)
 
 
 def next_term(me: Client, local: Any, t0: Vec) -> tuple[Any, Vec]:
     """A leaf's t⁽ᵏ⁺¹⁾, for a local state with x, t, D and bond; it sends t⁽ᵏ⁾."""
-    t_next = cho_solve((local.D.value, True), local.bond * (local.t + t0))
+    t_next = linalg.factored_solve(local.D.value, local.bond * (local.t + t0))
     return local._replace(x=local.x + t_next, t=t_next), local.t
 
 

@@ -1,14 +1,14 @@
 """A client's own subproblem, solved as exactly as floats allow: many methods ask for one in every round.
 
-    argmin_x  f(x) − qᵀx + ½ρ‖x − c‖²          by Newton's method, t halved until the value falls
+argmin_x  f(x) − qᵀx + ½ρ‖x − c‖²          by Newton's method, t halved until the value falls
 """
 
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
-from jax.scipy.linalg import cho_factor, cho_solve
 
+from .. import linalg
 from ..problem import Problem
 from .base import Array, Vec
 
@@ -35,7 +35,7 @@ def minimise(f: Problem, start: Vec, q: Vec, rho: Any, c: Vec) -> Vec:
 
     def newton(at: Iterate) -> Iterate:
         H = f.hess(at.x) + rho * jnp.eye(at.x.shape[0])
-        p = -cho_solve(cho_factor(H, lower=True), at.g)
+        p = -linalg.solve(H, at.g)
         here, slope = value(at.x), at.g @ p
         noise = 10.0 * eps * jnp.abs(here)
 

@@ -23,7 +23,7 @@ FREE = {  # no arithmetic on floats
 }
 # fmt: on
 OF_ITS_INPUT = {"reduce_sum", "reduce_prod", "cumsum", "cumprod"}
-INNER = ("jaxpr", "call_jaxpr")  # where a call keeps what it calls
+INNER = ("jaxpr", "call_jaxpr", "call")  # where a call keeps what it calls
 
 
 def with_flops(fn: Callable[..., Any], *args: Any) -> tuple[Any, Any]:

@@ -4,7 +4,7 @@ import csv
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -20,10 +20,22 @@ LOSSES = {"squared": losses.squared, "logistic": losses.logistic, "poisson": los
 FEW = 20  # different whole numbers in a response that are taken for classes
 
 
-def own_problem(
-    data: str, clients: int, how: str, loss: str, reg: float, weighting: str, response: str | None = None, seed: int = 0
-) -> Problem:
-    """The rows of `data` (columns standardised, and an intercept), dealt as `how` says."""
+class Own(NamedTuple):
+    """Which data, dealt to whom, for what: all that the problem is made from."""
+
+    data: str
+    clients: int
+    partition: str = "iid"
+    loss: str = "auto"
+    reg: float = 0.01
+    weighting: str = "row"
+    response: str | None = None
+    seed: int = 0
+
+
+def own_problem(own: Own) -> Problem:
+    """The rows of `data` (columns standardised, and an intercept), dealt as `partition` says."""
+    data, clients, how, loss, reg, weighting, response, seed = own
     A, y = read_table(data, response)
     chosen = _loss(loss, y)
     if not scipy.sparse.issparse(A):  # to centre a sparse table would fill it

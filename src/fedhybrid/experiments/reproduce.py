@@ -4,42 +4,54 @@ import csv
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from ..report.convergence import draw
 from ..report.page import Section, write_page
 from ..status import InvalidConfig
-from ..tune import shown
-from .candidates import Candidate
+from .candidates import candidate
+from .own import Own, own_problem
 from .paper import FIGURES, Comparison, Figure, problem
 from .runner import Job, run_all
-from .study import Effort, Measured, Problem
+from .study import Effort, Measured
 
 COLUMNS = ("problem", "method", "parameters", "seed", "round", "gap", "floats_up", "floats_down", "flops", "seconds")
 
 
-def reproduce(names: Iterable[str], effort: Effort, out: Path, workers: int | None = None) -> list[Section]:
+def reproduce(names: Iterable[str], effort: Effort, out: Path, workers: int = 1) -> list[Section]:
     """The named figures (all, if none is named). What is in `out` already is not computed again."""
     chosen = list(dict.fromkeys(names)) or list(FIGURES)
     for name in chosen:
         if name not in FIGURES:
             raise InvalidConfig(f"{name} is not one of the figures: {', '.join(FIGURES)}.")
-    jobs = {name: _jobs(FIGURES[name]) for name in chosen}
-    measured = run_all([job for each in jobs.values() for job in each], effort, out / "runs", workers)
-    sections = [
-        write(name, FIGURES[name].title, [measured[job.key] for job in jobs[name]], out, picture=isinstance(FIGURES[name], Figure))
-        for name in chosen
-    ]
+    order = {"figures": chosen, "effort": effort.name}
+    measured = run_all(jobs_of(order), effort, out / "runs", order, workers)
+    sections = []
+    for name in chosen:
+        figure = FIGURES[name]
+        sections.append(write(name, figure.title, [measured[job.key] for job in _jobs(figure)], out, isinstance(figure, Figure)))
     write_page(out / "index.html", "FedHybrid, reproduced", sections, effort.name)
     return sections
 
 
-def compare(problem: Problem, candidates: list[Candidate], effort: Effort, out: Path, workers: int | None = None) -> Section:
+def compare(own: Own, methods: list[str], effort: Effort, out: Path, workers: int = 1) -> Section:
     """The same on a problem of the user's own."""
-    jobs = [Job(problem, candidate) for candidate in candidates]
-    measured = run_all(jobs, effort, out / "runs", workers)
-    section = write("compare", problem.name, [measured[job.key] for job in jobs], out)
-    write_page(out / "index.html", f"Methods on {problem.name}", [section], effort.name)
+    order = {"own": own._asdict(), "methods": methods, "effort": effort.name}
+    jobs = jobs_of(order)
+    measured = run_all(jobs, effort, out / "runs", order, workers)
+    title = jobs[0].problem.name
+    section = write("compare", title, [measured[job.key] for job in jobs], out)
+    write_page(out / "index.html", f"Methods on {title}", [section], effort.name)
     return section
+
+
+def jobs_of(order: dict[str, Any]) -> list[Job]:
+    """What an order asks for; the largest problems first, so that no worker is left alone with one at the end."""
+    if "own" in order:
+        problem = own_problem(Own(**order["own"]))
+        return [Job(problem, candidate(name, problem.n)) for name in order["methods"]]
+    jobs = [job for name in order["figures"] for job in _jobs(FIGURES[name])]
+    return sorted(jobs, key=lambda job: job.problem.name, reverse=True)
 
 
 def _jobs(figure: Figure | Comparison) -> list[Job]:
@@ -47,7 +59,7 @@ def _jobs(figure: Figure | Comparison) -> list[Job]:
         places = [problem(figure.setup, figure.seed)]
     else:
         places = [problem(setup, seed) for setup in figure.setups for seed in figure.seeds]
-    return [Job(place, candidate) for place in places for candidate in figure.candidates(place.n)]
+    return [Job(place, one) for place in places for one in figure.candidates(place.n)]
 
 
 def write(name: str, title: str, measured: list[Measured], out: Path, picture: bool = True) -> Section:
@@ -68,6 +80,3 @@ def _write_csv(path: Path, measured: list[Measured]) -> None:
             for step, (gap, rounds, up, down, flops) in enumerate(zip(*(column.tolist() for column in one.curve), strict=True), 1):
                 seconds = step * one.seconds_a_step
                 writer.writerow((one.problem, one.label, parameters, one.seed, rounds, gap, up, down, flops, seconds))
-
-
-__all__ = ["compare", "reproduce", "shown"]

@@ -1,19 +1,29 @@
-"""Many studies at once: as many threads as there are cores (compiling takes most of the time, and leaves Python free), with a bar."""
+"""Many studies at once, each in one of a few processes, with a bar.
+
+Compiling takes most of the time and one core, so that as many processes as there are cores are about as many times as fast. (Threads are
+not: two programs that run at the same time in one process can wait for each other for ever on a machine of two cores.) Workers take
+whatever study is not taken, by creating a file; what they find is on disk anyway, and the parent reads it there. A worker that dies
+leaves its studies to the parent.
+"""
 
 import functools
+import json
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from .candidates import Candidate
-from .study import Effort, Ground, Measured, Problem, ground, study
+from .study import Effort, Measured, Problem, ground, place_of, study
+
+Say = Callable[[str], None]
 
 
 class Job(NamedTuple):
@@ -24,8 +34,112 @@ class Job(NamedTuple):
     def key(self) -> tuple[str, int, str]:
         return self.problem.name, self.problem.seed, self.candidate.label
 
+    def __str__(self) -> str:
+        return f"{self.problem.name}, {self.candidate.label}"
 
-class Bar:
+
+def run_all(jobs: list[Job], effort: Effort, folder: Path, order: dict[str, Any], workers: int) -> dict[tuple[str, int, str], Measured]:
+    """Every job once, whatever the number of figures that it is part of. `order` is what a worker makes the same jobs from."""
+    once = {job.key: job for job in jobs}
+    folder.mkdir(parents=True, exist_ok=True)
+    with _Bar(len(once)) as bar:
+        if workers > 1:
+            with _processes(order, folder, min(workers, len(once)), bar):
+                pass  # until all have ended
+        return _in_turn(list(once.values()), effort, folder, bar)
+
+
+def work(jobs: list[Job], effort: Effort, folder: Path) -> None:
+    """What a worker does: whatever nobody else does."""
+    for job in {job.key: job for job in jobs}.values():
+        with _claim(place_of(folder, job.problem, job.candidate)) as mine:
+            if mine:
+                study(job.problem, job.candidate, effort, folder, _shared(job.problem), functools.partial(_tell, str(job)))
+                _tell(str(job), "")
+
+
+def _in_turn(jobs: list[Job], effort: Effort, folder: Path, bar: "_Bar") -> dict[tuple[str, int, str], Measured]:
+    found = {}
+    for job in jobs:
+        say = functools.partial(bar.say, str(job))
+        found[job.key] = study(job.problem, job.candidate, effort, folder, _shared(job.problem), say)
+        bar.say(str(job), "")
+    return found
+
+
+@functools.cache
+def _shared(problem: Problem) -> Callable[[], Any]:
+    return functools.cache(functools.partial(ground, problem))
+
+
+# ── processes ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def _processes(order: dict[str, Any], folder: Path, count: int, bar: "_Bar") -> Iterator[None]:
+    """Workers, which end by themselves, or with us."""
+    command = [sys.executable, "-m", "fedhybrid.experiments.worker", json.dumps(order | {"folder": str(folder)})]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(count)]
+    listeners = [threading.Thread(target=_listen, args=(process, bar)) for process in running]
+    errors = [threading.Thread(target=lambda process: process.stderr.read(), args=(process,)) for process in running]
+    try:
+        for thread in (*listeners, *errors):
+            thread.start()
+        yield
+        for thread in (*listeners, *errors):
+            thread.join()
+    finally:
+        for process in running:
+            process.terminate()
+        for process in running:
+            process.wait()
+            assert process.stdout is not None
+            assert process.stderr is not None
+            process.stdout.close()
+            process.stderr.close()
+
+
+def _listen(process: subprocess.Popen, bar: "_Bar") -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        bar.say(*json.loads(line))
+
+
+def _tell(job: str, words: str) -> None:
+    print(json.dumps([job, words]), flush=True)
+
+
+@contextmanager
+def _claim(place: Path) -> Iterator[bool]:
+    """Whether this process may do what ends up at `place`: one that finds a claim of a living process leaves it alone."""
+    claim = place.with_suffix(".claim")
+    claim.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with open(claim, "x") as file:
+            file.write(str(os.getpid()))
+    except FileExistsError:
+        if _is_alive(claim):
+            yield False
+            return
+        claim.write_text(str(os.getpid()))
+    try:
+        yield True
+    finally:
+        claim.unlink(missing_ok=True)
+
+
+def _is_alive(claim: Path) -> bool:
+    try:
+        os.kill(int(claim.read_text()), 0)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+# ── what people see ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Bar:
     """One line for the whole, and one for each study that is running: what is being tuned, and how far it is."""
 
     def __init__(self, total: int) -> None:
@@ -33,50 +147,26 @@ class Bar:
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=16), MofNCompleteColumn(), TimeElapsedColumn())
         self.bar = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
         self.whole = self.bar.add_task("studies", total=total)
+        self.tasks: dict[str, TaskID] = {}
+        self.done: set[str] = set()
+        self.lock = threading.Lock()
 
-    @contextmanager
-    def line(self, name: str) -> Iterator[Callable[[str], None]]:
-        task: TaskID | None = None
+    def __enter__(self) -> "_Bar":
+        self.bar.start()
+        return self
 
-        def say(words: str) -> None:
-            nonlocal task
-            if task is None:
-                task = self.bar.add_task("", total=None)
-            self.bar.update(task, description=f"{name}: {words}"[:60])
+    def __exit__(self, *exc: object) -> None:
+        self.bar.stop()
 
-        try:
-            yield say
-        finally:
-            if task is not None:
-                self.bar.remove_task(task)
-            self.bar.advance(self.whole)
-
-
-def run_all(jobs: list[Job], effort: Effort, folder: Path, workers: int | None = None) -> dict[tuple[str, int, str], Measured]:
-    """Every job once, whatever the number of figures that it is part of."""
-    once = {job.key: job for job in jobs}
-    grounds = {(job.problem.name, job.problem.seed): _Once(functools.partial(ground, job.problem)) for job in once.values()}
-    bar = Bar(len(once))
-
-    def run(job: Job) -> Measured:
-        with bar.line(f"{job.problem.name}, {job.candidate.label}") as say:
-            return study(job.problem, job.candidate, effort, folder, grounds[job.key[:2]], say)
-
-    with bar.bar, ThreadPoolExecutor(workers or min(4, os.cpu_count() or 1)) as pool:
-        running = {pool.submit(run, job): key for key, job in once.items()}
-        try:
-            return {running[done]: done.result() for done in as_completed(running)}
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-
-
-class _Once:
-    """A value that several threads want and one computes."""
-
-    def __init__(self, compute: Callable[[], Ground]) -> None:
-        self.lock, self.compute = threading.Lock(), functools.cache(compute)
-
-    def __call__(self) -> Ground:
+    def say(self, job: str, words: str) -> None:
+        """What a study is at; no words: it is done."""
         with self.lock:
-            return self.compute()
+            if words:
+                if job not in self.tasks:
+                    self.tasks[job] = self.bar.add_task("", total=None)
+                self.bar.update(self.tasks[job], description=f"{job}: {words}"[:56])
+            else:
+                self.done.add(job)
+                if job in self.tasks:
+                    self.bar.remove_task(self.tasks.pop(job))
+                self.bar.update(self.whole, completed=len(self.done))

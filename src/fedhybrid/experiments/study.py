@@ -35,6 +35,7 @@ class Effort(NamedTuple):
 
 QUICK = Effort("quick", settings=16, rounds=300, zooms=(), keep=0.25)
 FULL = Effort("full", settings=600, rounds=3000, zooms=(1.8, 1.25), keep=0.25)
+EFFORTS = {effort.name: effort for effort in (QUICK, FULL)}
 
 
 class Problem(NamedTuple):
@@ -94,7 +95,7 @@ def study(
         "effort": list(effort),
         "search": str(candidate.search),
     }
-    path = folder / f"{_slug(problem.name)}-{problem.seed}" / f"{_slug(candidate.label)}.json"
+    path = place_of(folder, problem, candidate)
     done = _load(path, identity)
     if done is not None:
         return done
@@ -130,6 +131,10 @@ def _order(tuning: Tuning) -> tuple[float, float]:
 
 
 # ── on disk ───────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def place_of(folder: Path, problem: Problem, candidate: Candidate) -> Path:
+    return folder / f"{_slug(problem.name)}-{problem.seed}" / f"{_slug(candidate.label)}.json"
 
 
 def _slug(text: str) -> str:

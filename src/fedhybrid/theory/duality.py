@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.scipy.linalg import cho_factor, cho_solve
 
+from .. import linalg
 from ..arguments import positive
 from ..fleet import Fleet, Group
 from ..numerics import scope
@@ -211,7 +211,7 @@ def _newton(gradient: Callable, hessian: Callable, bent: Callable, x: Array) -> 
     """Newton's method, damped where curvature bends: the step log(1 + s)/s with s = c·max‖Δz‖ descends for |φ‴| ≤ c·φ″."""
 
     def move(x: Array) -> Array:
-        p = -cho_solve(cho_factor(hessian(x), lower=True), gradient(x).reshape(-1)).reshape(x.shape)
+        p = -linalg.solve(hessian(x), gradient(x).reshape(-1)).reshape(x.shape)
         s = bent(x, p)
         return x + jnp.where(s > 0.0, jnp.log1p(s) / jnp.where(s > 0.0, s, 1.0), 1.0) * p
 
