@@ -95,6 +95,14 @@ def test_little_memory_means_chunks_and_the_same_answer():
     assert error(chunks.curve.gap, whole.curve.gap) <= 1e-9
 
 
+def test_settings_one_after_the_other_do_what_they_do_side_by_side():
+    whole = tune(fh.fedhybrid, GRID, fleet(), rounds=200)
+    in_turn = tune(fh.fedhybrid, GRID, fleet(), rounds=200, lanes=1)
+    assert np.array_equal(whole.rounds, in_turn.rounds)
+    assert np.array_equal(whole.steps, in_turn.steps)
+    assert in_turn.best == whole.best
+
+
 def test_the_best_setting_alone_makes_the_curve_that_the_search_saw():
     found = tune(fh.fedhybrid, GRID, fleet(), rounds=200)
     alone, seconds = measure(fh.fedhybrid(**found.best), fh.Stacked(fleet()), optimum(fleet()), rounds=len(found.curve.gap), until=0.0)

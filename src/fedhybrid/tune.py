@@ -33,7 +33,7 @@ Array = Any
 Setting = dict[str, Any]
 GROWTH = 4  # how much longer each stage runs than all before it
 MEMORY = 2**30  # bytes that the lanes of one program may take
-LANES = 4096  # at most, whatever the memory
+LANES = 4096  # of one program, whatever the memory
 WORTH_COMPILING = 4e9  # flops: a program of fewer lanes must save more than this
 
 
@@ -112,6 +112,7 @@ def tune(
     x0: Any = None,
     best: Optimum | None = None,
     memory: int = MEMORY,
+    lanes: int = LANES,
     progress: Callable[[str], None] | None = None,
 ) -> Tuning:
     """The best setting of `factory`'s continuous parameters, of a grid or a list of settings.
@@ -121,6 +122,8 @@ def tune(
     first     steps of the first stage
     block     steps of one compiled program; few where a step takes many rounds
     best      the optimum, where it is known already (`measure.optimum`)
+    memory    bytes that the settings of one program may take
+    lanes     how many settings run side by side at most; 1: one after the other, by the program of a single run
     progress  called with a few words whenever there is something to say
 
     A setting's values are numbers, or tuples of them such as a=(gradient, newton). Parameters that are not continuous, such as a
@@ -132,12 +135,13 @@ def tune(
     if not 0.0 < keep <= 1.0:
         raise InvalidConfig(f"tune: keep must be above 0 and at most 1, not {keep!r}.")
     rounds, first, block = whole("tune: rounds", rounds), whole("tune: first", first), whole("tune: block", block)
+    lanes = whole("tune: lanes", lanes)
     _refuse_bad_settings(factory, settings)
     began = time.perf_counter()
     with scope():
         clients = Stacked(fleet)
         best = optimum(fleet, clients) if best is None else best
-        race = _Race(factory, settings, clients, best, x0, Limits(target, rounds, block, memory, everyone=keep == 1.0))
+        race = _Race(factory, settings, clients, best, x0, Limits(target, rounds, block, memory, lanes, everyone=keep == 1.0))
         until = first
         while race.alive:
             if progress is not None:
@@ -163,6 +167,7 @@ class Limits(NamedTuple):
     rounds: int
     block: int
     memory: int
+    lanes: int
     everyone: bool  # also those that can no longer be the first
 
 
@@ -179,8 +184,7 @@ class _Race:
         limits: Limits,
     ) -> None:
         self.settings, self.clients, self.limits = settings, clients, limits
-        self.alive = list(range(len(settings)))  # settings that still run …
-        self.lane = np.arange(len(settings))  # … and the lane of each
+        self.alive = list(range(len(settings)))  # settings that still run
         self.done = 0  # steps
         self.least = math.inf  # rounds in which some setting has reached the target
         self.curves: list[list[Curve]] = [[] for _ in settings]
@@ -188,33 +192,39 @@ class _Race:
         self.by = scale(clients, best, start)
         self.step = factory(**settings[0]).step
 
-        def init(clients: Clients, values: Setting, lane: Array) -> Any:
-            return factory(**jax.tree.map(lambda value: value[lane], values)).init(clients, start)
-
         values = jax.tree.map(lambda *entries: jnp.asarray(entries, jnp.float64), *settings)
-        one = jax.eval_shape(init, clients, values, 0)
-        most = int(np.clip(limits.memory // _lane_bytes(one, clients), 1, LANES))
-        self.chunks = [jnp.arange(k, min(k + most, len(settings))) for k in range(0, len(settings), most)]
-        every_lane = jax.jit(jax.vmap(init, in_axes=(None, None, 0)))
-        self.states = [every_lane(clients, values, lanes) for lanes in self.chunks]
+        one = jax.eval_shape(lambda values: _init(clients, factory, values, 0, start), values)
+        most = int(np.clip(limits.memory // _lane_bytes(one, clients), 1, limits.lanes))
+        self.states: list[Any] = []
+        self.lane: dict[int, tuple[int, int]] = {}  # of a setting: the chunk, and the place in it
+        for begin in range(0, len(settings), most):
+            members = range(begin, min(begin + most, len(settings)))
+            self.lane |= {setting: (len(self.states), place) for place, setting in enumerate(members)}
+            if most == 1:
+                self.states.append(factory(**settings[begin]).init(clients, start))
+            else:
+                self.states.append(clients.call(_init_lanes, (factory,), values, jnp.asarray(members), start))
+        self.vmapped = most > 1
 
     def advance(self, until: int) -> None:
         """Every living setting to step `until`."""
         while self.done < until and self.alive:
-            columns = self._block()
+            for chunk in sorted({self.lane[setting][0] for setting in self.alive}):
+                self._block(chunk)
             self.done += self.limits.block
-            for place, setting in enumerate(self.alive):
-                self.curves[setting].append(Curve(*(column[self.lane[place]] for column in columns)))
             self._drop_what_is_decided()
-            self._compact()
+            if self.vmapped:
+                self._compact()
 
-    def _block(self) -> list[np.ndarray]:
-        """A block of steps of every lane; the columns of the curves, (lanes, steps) each."""
-        rows = []
-        for k, states in enumerate(self.states):
-            self.states[k], columns = self.clients.call(_lanes, (self.step, self.limits.block), states, self.by)
-            rows.append([np.asarray(column) for column in columns])
-        return [np.concatenate(parts) for parts in zip(*rows, strict=True)]
+    def _block(self, chunk: int) -> None:
+        """A block of steps of every lane of the chunk."""
+        program = _lanes if self.vmapped else measured_steps
+        self.states[chunk], rows = self.clients.call(program, (self.step, self.limits.block), self.states[chunk], self.by)
+        columns = [np.asarray(column) for column in rows]
+        for setting in self.alive:
+            its_chunk, place = self.lane[setting]
+            if its_chunk == chunk:
+                self.curves[setting].append(Curve(*(column[place] if self.vmapped else column for column in columns)))
 
     def _drop_what_is_decided(self) -> None:
         """What diverged, has reached the target, is out of rounds, or (unless everyone runs) can no longer be the first to get there."""
@@ -225,18 +235,13 @@ class _Race:
         def open_still(setting: int) -> bool:
             return self._gap(setting) < DIVERGED and self._rounds(setting) == math.inf and self.curves[setting][-1].rounds[-1] < most
 
-        self._go_on([place for place, setting in enumerate(self.alive) if open_still(setting)])
+        self.alive = [setting for setting in self.alive if open_still(setting)]
 
     def keep(self, count: int) -> None:
         """The best by what they have reached, and by what they promise, in equal parts: the first to fall far is often not the best."""
-        places = range(len(self.alive))
-        reached = sorted(places, key=lambda place: self._gap(self.alive[place]))
-        promised = sorted(places, key=lambda place: self._promise(self.alive[place]))
-        ranked = dict.fromkeys(place for pair in zip(reached, promised, strict=True) for place in pair)
-        self._go_on(sorted(list(ranked)[:count]))
-
-    def _go_on(self, places: list[int]) -> None:
-        self.alive, self.lane = [self.alive[place] for place in places], self.lane[places]
+        pairs = zip(sorted(self.alive, key=self._gap), sorted(self.alive, key=self._promise), strict=True)
+        ranked = dict.fromkeys(setting for pair in pairs for setting in pair)
+        self.alive = sorted(list(ranked)[:count])
 
     def _compact(self) -> None:
         """Living settings into fewer lanes, where that saves more than compiling another program costs."""
@@ -247,10 +252,12 @@ class _Race:
         left = [curve.flops[-1] * (self.limits.rounds / curve.rounds[-1] - 1.0) for curve in last]  # a setting's flops to its end
         if np.mean(left) * (lanes - size) < WORTH_COMPILING:
             return
-        chosen = jnp.asarray(np.resize(self.lane, size))  # lanes left over repeat some setting
+        begins = np.cumsum([0, *(jax.tree.leaves(states)[0].shape[0] for states in self.states)])
+        old = [begins[chunk] + place for chunk, place in (self.lane[setting] for setting in self.alive)]
+        chosen = jnp.asarray(np.resize(old, size))  # lanes left over repeat some setting
         together = self.states[0] if len(self.states) == 1 else jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *self.states)
         self.states = [jax.tree.map(lambda leaf: leaf[chosen], together)]
-        self.lane = np.arange(len(self.alive))
+        self.lane = {setting: (0, place) for place, setting in enumerate(self.alive)}
 
     def _rounds(self, setting: int) -> float:
         return min((block.first_below(self.limits.target) for block in self.curves[setting]), default=math.inf)
@@ -277,6 +284,14 @@ class _Race:
         best = min(everyone, key=lambda setting: (rounds[setting], ran[setting] < ran[gap < DIVERGED].max(initial=0), gap[setting]))
         curve = Curve(*(np.concatenate(blocks) for blocks in zip(*self.curves[best], strict=True)))
         return Tuning(self.settings, rounds, gap, steps, self.settings[best], curve, seconds)
+
+
+def _init(clients: Clients, factory: Callable[..., Algorithm], values: Setting, lane: Any, start: Array) -> Any:
+    return factory(**jax.tree.map(lambda value: value[lane], values)).init(clients, start)
+
+
+def _init_lanes(clients: Clients, factory: Callable[..., Algorithm], values: Setting, lanes: Array, start: Array) -> Any:
+    return jax.vmap(lambda lane: _init(clients, factory, values, lane, start))(lanes)
 
 
 def _lanes(clients: Clients, step: Callable, length: int, states: Any, by: Scale) -> tuple[Any, Curve]:

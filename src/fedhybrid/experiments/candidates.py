@@ -7,6 +7,7 @@ file.py:factory          a method of your own: a factory, and beside it SEARCH =
 
 import functools
 import importlib.util
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,15 +20,16 @@ from ..algorithms.fedhybrid import fedhybrid
 from ..status import InvalidConfig
 from ..tune import Setting, product
 
-# the paper's ranges; a Newton step beyond 1 or far below it is of no use
-PAPER = {"mu": (1e-4, 10.0), "a_gradient": (1e-4, 1.0), "b_gradient": (1e-4, 1.0), "a_newton": (0.1, 1.0), "b_newton": (1e-3, 1.0)}
+# the paper's ranges; of a Newton client's primal step, the upper end of it
+PAPER = {"mu": (1e-4, 10.0), "a_gradient": (1e-4, 1.0), "b_gradient": (1e-4, 1.0), "a_newton": (0.4, 1.0), "b_newton": (1e-3, 1.0)}
 COARSE = {  # a few values each, about where finer searches end
-    "mu": (0.1, 0.3, 1.0, 3.0),
-    "a_gradient": (0.01, 0.03, 0.1, 0.3),
-    "b_gradient": (0.01, 0.1, 1.0),
+    "mu": (0.3, 1.0, 3.0),
+    "a_gradient": (0.02, 0.1, 0.3),
+    "b_gradient": (0.1, 1.0),
     "a_newton": (1.0,),
-    "b_newton": (0.03, 0.1, 0.3),
+    "b_newton": (0.1, 0.3),
 }
+DENSITIES = (8.0, 4.0, 2.0, 1.0, 0.5)  # points a decade
 
 
 class Candidate(NamedTuple):
@@ -42,17 +44,18 @@ class Candidate(NamedTuple):
     paper: bool = False  # search the paper's ranges as they are, whatever the scale of the problem
 
     def settings(self, about: int, curvature: float, coarse: bool) -> list[Setting]:
-        """A grid of about so many settings. `curvature` is the clients' mean smoothness, which ranges are in units of."""
+        """A grid of at most so many settings, as many a decade for every parameter. `curvature` is the clients' mean smoothness."""
         if not self.search:
             return [{}]
-        points = max(3, round(about ** (1.0 / len(self.search))))
-        grid = {name: self._values(name, search, points, coarse) * curvature**search.unit for name, search in self.search.items()}
-        return [self._paired(setting) for setting in product({name: values.tolist() for name, values in grid.items()})]
+        density = next((density for density in DENSITIES if math.prod(self._points(density)) <= about), DENSITIES[-1])
+        grid = {}
+        for (name, search), points in zip(self.search.items(), self._points(density), strict=True):
+            values = np.array(COARSE[name]) if coarse and self.paper else np.geomspace(search.high, search.low, points)
+            grid[name] = (values * curvature**search.unit).tolist()
+        return [self._paired(setting) for setting in product(grid)]
 
-    def _values(self, name: str, search: Range, points: int, coarse: bool) -> np.ndarray:
-        if coarse and self.paper:
-            return np.array(COARSE[name])
-        return np.geomspace(search.low, search.high, points)
+    def _points(self, density: float) -> list[int]:
+        return [1 + round(density * math.log10(search.high / search.low)) for search in self.search.values()]
 
     def around(self, setting: Setting, factor: float, curvature: float) -> list[Setting]:
         """The setting and its neighbours at `factor`, inside the ranges."""

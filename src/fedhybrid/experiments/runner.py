@@ -79,7 +79,10 @@ def _shared(problem: Problem) -> Callable[[], Any]:
 def _processes(order: dict[str, Any], folder: Path, count: int, bar: "_Bar") -> Iterator[None]:
     """Workers, which end by themselves, or with us."""
     command = [sys.executable, "-m", "fedhybrid.experiments.worker", json.dumps(order | {"folder": str(folder)})]
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(count)]
+    compiled = {"JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"}
+    environment = compiled | os.environ  # problems of the same shapes share programs
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    running = [subprocess.Popen(command, env=environment, **pipes) for _ in range(count)]
     listeners = [threading.Thread(target=_listen, args=(process, bar)) for process in running]
     errors = [threading.Thread(target=lambda process: process.stderr.read(), args=(process,)) for process in running]
     try:

@@ -16,7 +16,7 @@ from ..clients.stacked import Stacked
 from ..fleet import Fleet
 from ..measure import Curve, Optimum, measure, optimum
 from ..numerics import scope
-from ..tune import Setting, Tuning, tune
+from ..tune import LANES, Setting, Tuning, tune
 from .candidates import Candidate
 
 FORMAT = 1
@@ -33,8 +33,8 @@ class Effort(NamedTuple):
     keep: float  # of the settings after each stage
 
 
-QUICK = Effort("quick", settings=16, rounds=300, zooms=(), keep=0.25)
-FULL = Effort("full", settings=600, rounds=3000, zooms=(1.8, 1.25), keep=0.25)
+QUICK = Effort("quick", settings=12, rounds=200, zooms=(), keep=0.25)
+FULL = Effort("full", settings=600, rounds=3000, zooms=(3.16, 1.78, 1.33), keep=0.25)
 EFFORTS = {effort.name: effort for effort in (QUICK, FULL)}
 
 
@@ -113,8 +113,11 @@ def study(
 def _search(
     candidate: Candidate, fleet: Fleet, effort: Effort, best: Optimum, curvature: float, say: Callable[[str], None]
 ) -> tuple[Tuning, int]:
-    keep = effort.keep if jax.default_backend() == "cpu" else 1.0  # a GPU can run the whole grid
+    # A GPU runs the whole grid at once. On a CPU settings side by side are no faster than one after the other, and one that is dropped
+    # costs nothing more.
+    keep, lanes = (effort.keep, 1) if jax.default_backend() == "cpu" else (1.0, LANES)
     options: dict[str, Any] = {"rounds": effort.rounds, "target": TARGET, "keep": keep, "best": best, "block": candidate.block}
+    options |= {"lanes": lanes}
     options |= {"first": 2 * candidate.block, "progress": say}
     tuning = tune(candidate.factory, candidate.settings(effort.settings, curvature, effort.name == "quick"), fleet, **options)
     tried = len(tuning.settings)
