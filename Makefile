@@ -10,7 +10,7 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.1
 export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES ?= -1
 
-.PHONY: help demo test slow lint bench clean
+.PHONY: help demo test slow reproduce lint bench clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -27,6 +27,9 @@ test: $(INSTALLED) ## the tests, without the long tier
 slow: $(INSTALLED) ## the long tier of the tests
 	@$(BIN)/python -m pytest -m slow -n 2 --dist loadfile
 
+reproduce: $(INSTALLED) ## the paper's figures, with a full search; most of an hour
+	@$(BIN)/fedhybrid reproduce
+
 lint: $(INSTALLED) ## ruff (rules and format) and mypy
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -36,7 +39,7 @@ bench: $(INSTALLED) ## the benchmarks
 	@$(BIN)/python benchmarks/core.py
 
 clean: ## remove caches and outputs; the virtual environment stays
-	@rm -rf .cache .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist demo
+	@rm -rf .cache .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist demo reproduced compared
 	@find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/pip

@@ -15,6 +15,7 @@ import numpy as np
 
 from . import certificate as cert
 from . import checkpoint as files
+from .algorithms import limit_of
 from .algorithms.base import Algorithm, durable_leaves, number, with_durable_leaves
 from .algorithms.defaults import Attempts
 from .checkpoint import Checkpoint, Snapshot
@@ -143,13 +144,18 @@ class Driver:
             if halt is Halt.STALLED and self._going_round() and self._try_again():
                 return None
         if self.rounds >= self.limits.max_rounds:
-            return self._without_minimiser(self.state.x0) or (Status.MAX_ROUNDS, "Raise max_rounds, or try fedhybrid.lbfgs().")
+            return self._without_minimiser(self.state.x0) or (Status.MAX_ROUNDS, self._out_of_rounds())
         if int(self.watch.steps) >= self.next_check:
             self.next_check *= 2
             moved = np.linalg.norm(np.asarray(self.state.x0) - self.x_checked)
             if moved > 1e-2 * np.linalg.norm(self.x_checked):
                 return self._without_minimiser(self.state.x0)
         return None
+
+    def _out_of_rounds(self) -> str:
+        if limit_of(self.algorithm) == "biased":
+            return f"{self.algorithm.spec.name} goes elsewhere where clients differ; fedhybrid.lbfgs(), say, goes to the optimum."
+        return "Raise max_rounds, or try fedhybrid.lbfgs()."
 
     def _broken(self, halt: Halt) -> Outcome | None:
         outcome = self._without_minimiser(self.watch.best_x0)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import checkpoint as files
+from .algorithms import refuse_unsuited
 from .algorithms.base import Algorithm
 from .arguments import numeric, whole
 from .checkpoint import Checkpoint
@@ -77,6 +78,7 @@ def solve(
         raise InvalidConfig(f"solve: the first argument must be a Fleet, not {type(fleet).__name__}.")
     if algorithm is not None:
         _refuse_other(algorithm)
+        refuse_unsuited(algorithm, fleet)
     if isinstance(tol, bool) or not isinstance(tol, int | float | np.floating) or not 0 < tol < math.inf:
         raise InvalidConfig(f"solve: tol must be a positive number, not {tol!r}.")
     if isinstance(max_seconds, bool) or not isinstance(max_seconds, int | float) or not max_seconds > 0:

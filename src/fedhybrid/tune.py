@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .algorithms import refuse_unsuited
 from .algorithms.base import Algorithm
 from .arguments import whole
 from .clients.base import Clients
@@ -139,6 +140,7 @@ def tune(
     _refuse_bad_settings(factory, settings)
     began = time.perf_counter()
     with scope():
+        refuse_unsuited(factory(**settings[0]), fleet)
         clients = Stacked(fleet)
         best = optimum(fleet, clients) if best is None else best
         race = _Race(factory, settings, clients, best, x0, Limits(target, rounds, block, memory, lanes, everyone=keep == 1.0))

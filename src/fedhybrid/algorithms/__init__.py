@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
+from ..fleet import Fleet
+from ..status import InvalidConfig
 from .admm import admm
 from .aide import aide
 from .base import Algorithm
@@ -55,9 +57,15 @@ STEP, CURVATURE = Range(1e-4, 2.0, -1), Range(1e-4, 10.0, 1)
 
 ALGORITHMS: dict[str, Entry] = {
     "admm": Entry(admm, requires=frozenset({"hessians"}), label="ADMM", search={"rho": CURVATURE}),
-    "aide": Entry(aide, limit="may fail", label="AIDE", search={"tau": CURVATURE, "mu": CURVATURE, "m": CURVATURE}),
+    "aide": Entry(
+        aide,
+        requires=frozenset({"hessians"}),
+        limit="may fail",
+        label="AIDE",
+        search={"tau": CURVATURE, "mu": CURVATURE, "m": CURVATURE},
+    ),
     "cocoa": Entry(cocoa, requires=frozenset({"rows", "reg"}), label="CoCoA⁺", fixed={"passes": 3}),
-    "dane": Entry(dane, limit="may fail", label="DANE", search={"mu": CURVATURE}),
+    "dane": Entry(dane, requires=frozenset({"hessians"}), limit="may fail", label="DANE", search={"mu": CURVATURE}),
     "dgd": Entry(dgd, limit="biased", label="DGD", search={"step_size": STEP}),
     "dingo": Entry(dingo, requires=frozenset({"hessians"}), label="DINGO"),
     "disco": Entry(
@@ -81,7 +89,7 @@ ALGORITHMS: dict[str, Entry] = {
     "fednew": Entry(
         fednew, requires=frozenset({"hessians"}), limit="may fail", label="FedNew", search={"alpha": CURVATURE, "rho": CURVATURE}
     ),
-    "fednl": Entry(fednl, requires=frozenset({"hessians"}), label="FedNL", fixed={"compressor": "rank1"}),
+    "fednl": Entry(fednl, requires=frozenset({"hessians"}), limit="may fail", label="FedNL", fixed={"compressor": "rank1"}),
     "fedpd": Entry(fedpd, requires=frozenset({"hessians"}), label="FedPD", search={"eta": Range(0.1, 1e4, -1)}),
     "fedprox": Entry(fedprox, requires=frozenset({"hessians"}), limit="biased", label="FedProx", search={"rho": CURVATURE}),
     "gd": Entry(gd, label="GD", search={"step_size": STEP}),
@@ -101,3 +109,18 @@ ALGORITHMS: dict[str, Entry] = {
     "pn_dg": Entry(pn_dg, requires=frozenset({"hessians"}), label="PN_DG", search={"mu": CURVATURE, "b": CURVATURE}),
     "scaffold": Entry(scaffold, label="SCAFFOLD(5)", search={"step_size": STEP}, fixed={"local_steps": 5}),
 }
+
+
+def limit_of(algorithm: Algorithm) -> str:
+    """Where a method goes; of one that is not in the table nothing is known against it."""
+    return ALGORITHMS[algorithm.spec.name].limit if algorithm.spec.name in ALGORITHMS else "exact"
+
+
+def refuse_unsuited(algorithm: Algorithm, fleet: Fleet) -> None:
+    """A method that needs of a fleet what it has not says so before the first round."""
+    name = algorithm.spec.name
+    requires = ALGORITHMS[name].requires if name in ALGORITHMS else frozenset()
+    if "reg" in requires and fleet.reg.min() <= 0:
+        raise InvalidConfig(f"{name} needs a penalty on every coordinate: set reg > 0, and put an intercept in as a column of ones.")
+    if "rows" in requires and fleet.on_statistics:
+        raise InvalidConfig(f"{name} works on rows, but least squares is kept as sums over them: make the Fleet with keep_rows=True.")

@@ -41,6 +41,7 @@ class Stacked:
     def one(self, fn: Callable[..., Any], local: Local, who: Any, *down: Any) -> tuple[Local, Any]:
         if not isinstance(who, jax.core.Tracer) and not 0 <= int(who) < self.n:
             raise InvalidConfig(f"There is no client number {int(who)}: they are numbered from 0 to {self.n - 1}.")
+        who = jnp.asarray(who, self.groups[0].id.dtype)
         sent: list[int] = []
 
         def in_group(g: int) -> Callable:

@@ -29,7 +29,7 @@ def draw(title: str, measured: list[Measured], *paths: Path) -> None:
         gap = np.maximum(one.curve.gap, FLOOR)
         costs = (one.curve.rounds, one.curve.floats_up / one.n, one.curve.flops / one.n)
         for panel, cost in zip(panels, costs, strict=True):
-            panel.plot(cost, gap, label=one.label, linewidth=1.8, **look)
+            panel.plot(cost, gap, label=one.label, linewidth=1.8, marker="o" if len(gap) < 3 else None, clip_on=len(gap) >= 3, **look)
     for panel, name in zip(panels, ("rounds", "floats sent, per client", "flops, per client"), strict=True):
         _axes(panel, name)
     panels[0].set_ylabel("optimality gap, relative to the start's", color=INK)
