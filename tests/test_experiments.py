@@ -56,7 +56,7 @@ def test_a_grid_covers_its_ranges_and_follows_the_problems_scale():
 def test_neighbours_stay_inside_the_ranges():
     around = fedh(8, 8).around({"mu": 10.0, "a": (1.0, 1.0), "b": (0.5, 0.5)}, 4.0, 1.0)
     assert {setting["mu"] for setting in around} == {10.0, 2.5}
-    assert {setting["a"][1] for setting in around} == {1.0, 0.25}
+    assert {setting["a"][1] for setting in around} == {1.0, 0.4}
     assert {setting["b"][1] for setting in around} == {0.5, 0.125, 1.0}
 
 

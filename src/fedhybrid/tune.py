@@ -145,11 +145,11 @@ def tune(
         best = optimum(fleet, clients) if best is None else best
         race = _Race(factory, settings, clients, best, x0, Limits(target, rounds, block, memory, lanes, everyone=keep == 1.0))
         until = first
-        while race.alive:
+        while len(race.alive):
             if progress is not None:
                 progress(f"{len(race.alive):,} of {len(settings):,} settings, to step {until:,}")
             race.advance(until)
-            if race.alive and keep < 1.0:
+            if len(race.alive) and keep < 1.0:
                 race.keep(math.ceil(keep * len(race.alive)))
             until *= GROWTH
         return race.finish(time.perf_counter() - began)
@@ -174,7 +174,7 @@ class Limits(NamedTuple):
 
 
 class _Race:
-    """All settings, side by side."""
+    """All settings, side by side or one after the other."""
 
     def __init__(
         self,
@@ -186,106 +186,100 @@ class _Race:
         limits: Limits,
     ) -> None:
         self.settings, self.clients, self.limits = settings, clients, limits
-        self.alive = list(range(len(settings)))  # settings that still run
+        self.alive = np.arange(len(settings))  # settings that still run
         self.done = 0  # steps
-        self.least = math.inf  # rounds in which some setting has reached the target
-        self.curves: list[list[Curve]] = [[] for _ in settings]
+        self.blocks: list[tuple[np.ndarray, Curve]] = []  # who ran, and their curves, (settings, steps) each
+        self.rounds = np.full(len(settings), math.inf)  # to the target
+        self.gap = np.full(len(settings), math.inf)  # the last
+        self.steps = np.zeros(len(settings), int)
         start = jnp.zeros(clients.d) if x0 is None else jnp.asarray(x0, jnp.float64)
         self.by = scale(clients, best, start)
         self.step = factory(**settings[0]).step
-
         values = jax.tree.map(lambda *entries: jnp.asarray(entries, jnp.float64), *settings)
         one = jax.eval_shape(lambda values: _init(clients, factory, values, 0, start), values)
         most = int(np.clip(limits.memory // _lane_bytes(one, clients), 1, limits.lanes))
-        self.states: list[Any] = []
-        self.lane: dict[int, tuple[int, int]] = {}  # of a setting: the chunk, and the place in it
-        for begin in range(0, len(settings), most):
-            members = range(begin, min(begin + most, len(settings)))
-            self.lane |= {setting: (len(self.states), place) for place, setting in enumerate(members)}
-            if most == 1:
-                self.states.append(factory(**settings[begin]).init(clients, start))
-            else:
-                self.states.append(clients.call(_init_lanes, (factory,), values, jnp.asarray(members), start))
         self.vmapped = most > 1
+        self.lane = np.arange(len(settings))  # of every setting, counted through all chunks
+        self.begins = np.arange(0, len(settings), most)  # the first lane of every chunk
+        if self.vmapped:
+            lanes = [jnp.arange(begin, min(begin + most, len(settings))) for begin in self.begins]
+            self.states = [clients.call(_init_lanes, (factory,), values, members, start) for members in lanes]
+        else:
+            self.states = [factory(**setting).init(clients, start) for setting in settings]
 
     def advance(self, until: int) -> None:
         """Every living setting to step `until`."""
-        while self.done < until and self.alive:
-            for chunk in sorted({self.lane[setting][0] for setting in self.alive}):
-                self._block(chunk)
-            self.done += self.limits.block
+        while self.done < until and len(self.alive):
+            self._block()
             self._drop_what_is_decided()
-            if self.vmapped:
+            if self.vmapped and len(self.alive):
                 self._compact()
 
-    def _block(self, chunk: int) -> None:
-        """A block of steps of every lane of the chunk."""
-        program = _lanes if self.vmapped else measured_steps
-        self.states[chunk], rows = self.clients.call(program, (self.step, self.limits.block), self.states[chunk], self.by)
-        columns = [np.asarray(column) for column in rows]
-        for setting in self.alive:
-            its_chunk, place = self.lane[setting]
-            if its_chunk == chunk:
-                self.curves[setting].append(Curve(*(column[place] if self.vmapped else column for column in columns)))
+    def _block(self) -> None:
+        """A block of steps of every chunk in which somebody lives."""
+        program, static = (_lanes if self.vmapped else measured_steps), (self.step, self.limits.block)
+        chunk = np.searchsorted(self.begins, self.lane[self.alive], side="right") - 1
+        parts = []
+        for k in np.unique(chunk):
+            self.states[k], rows = self.clients.call(program, static, self.states[k], self.by)
+            places = self.lane[self.alive[chunk == k]] - self.begins[k]
+            parts.append([np.asarray(column)[places] if self.vmapped else np.asarray(column)[None] for column in rows])
+        curve = Curve(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+        self.blocks.append((self.alive, curve))
+        self.done += self.limits.block
+        self.steps[self.alive] += self.limits.block
+        with np.errstate(invalid="ignore"):
+            last, below = curve.gap[:, -1], curve.gap <= self.limits.target
+            self.gap[self.alive] = np.where(np.isfinite(last) & (last < DIVERGED), last, math.inf)
+        self.rounds[self.alive] = np.where(below.any(axis=1), curve.rounds[np.arange(len(below)), below.argmax(axis=1)], math.inf)
 
     def _drop_what_is_decided(self) -> None:
         """What diverged, has reached the target, is out of rounds, or (unless everyone runs) can no longer be the first to get there."""
-        self.least = min(self.least, *(self._rounds(setting) for setting in self.alive))
-
-        most = self.limits.rounds if self.limits.everyone else min(self.limits.rounds, self.least)
-
-        def open_still(setting: int) -> bool:
-            return self._gap(setting) < DIVERGED and self._rounds(setting) == math.inf and self.curves[setting][-1].rounds[-1] < most
-
-        self.alive = [setting for setting in self.alive if open_still(setting)]
+        most = self.limits.rounds if self.limits.everyone else min(self.limits.rounds, self.rounds.min())
+        going = np.isfinite(self.gap[self.alive]) & np.isinf(self.rounds[self.alive])
+        self.alive = self.alive[going & (self.blocks[-1][1].rounds[:, -1] < most)]
 
     def keep(self, count: int) -> None:
         """The best by what they have reached, and by what they promise, in equal parts: the first to fall far is often not the best."""
-        pairs = zip(sorted(self.alive, key=self._gap), sorted(self.alive, key=self._promise), strict=True)
-        ranked = dict.fromkeys(setting for pair in pairs for setting in pair)
-        self.alive = sorted(list(ranked)[:count])
+        ranks = (np.argsort(self.gap[self.alive], kind="stable"), np.argsort(self._promise(), kind="stable"))
+        ranked = list(dict.fromkeys(np.stack(ranks, axis=1).reshape(-1).tolist()))
+        self.alive = np.sort(self.alive[ranked[:count]])
 
     def _compact(self) -> None:
         """Living settings into fewer lanes, where that saves more than compiling another program costs."""
         lanes, size = sum(jax.tree.leaves(states)[0].shape[0] for states in self.states), _power_of_eight(len(self.alive))
-        if not self.alive or size >= lanes:
+        if size >= lanes:
             return
-        last = [self.curves[setting][-1] for setting in self.alive]
-        left = [curve.flops[-1] * (self.limits.rounds / curve.rounds[-1] - 1.0) for curve in last]  # a setting's flops to its end
+        last = self._curves(self.alive, self.blocks[-1:])
+        left = last.flops[:, -1] * (self.limits.rounds / last.rounds[:, -1] - 1.0)  # a setting's flops to its end
         if np.mean(left) * (lanes - size) < WORTH_COMPILING:
             return
-        begins = np.cumsum([0, *(jax.tree.leaves(states)[0].shape[0] for states in self.states)])
-        old = [begins[chunk] + place for chunk, place in (self.lane[setting] for setting in self.alive)]
-        chosen = jnp.asarray(np.resize(old, size))  # lanes left over repeat some setting
+        chosen = jnp.asarray(np.resize(self.lane[self.alive], size))  # lanes left over repeat some setting
         together = self.states[0] if len(self.states) == 1 else jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *self.states)
-        self.states = [jax.tree.map(lambda leaf: leaf[chosen], together)]
-        self.lane = {setting: (0, place) for place, setting in enumerate(self.alive)}
+        self.states, self.begins = [jax.tree.map(lambda leaf: leaf[chosen], together)], np.zeros(1, int)
+        self.lane[self.alive] = np.arange(len(self.alive))
 
-    def _rounds(self, setting: int) -> float:
-        return min((block.first_below(self.limits.target) for block in self.curves[setting]), default=math.inf)
+    def _curves(self, settings: np.ndarray, blocks: list[tuple[np.ndarray, Curve]]) -> Curve:
+        """The curves of settings that ran in all these blocks, (settings, steps) each."""
+        parts = [[column[np.searchsorted(who, settings)] for column in curve] for who, curve in blocks]
+        return Curve(*(np.concatenate(columns, axis=1) for columns in zip(*parts, strict=True)))
 
-    def _gap(self, setting: int) -> float:
-        gap = self.curves[setting][-1].gap[-1]
-        return float(gap) if np.isfinite(gap) and gap < DIVERGED else math.inf
-
-    def _promise(self, setting: int) -> float:
-        """Steps to the target, if it goes on as it did since half time; by the worst of a window, as a gap may oscillate."""
-        gap = np.maximum(np.concatenate([block.gap for block in self.curves[setting]]), self.limits.target)
-        steps, window = len(gap), max(2, len(gap) // 4)
-        end = np.log(gap[-window:].max())
-        middle = np.log(gap[steps // 2 - window // 2 : steps // 2 + window // 2].max())
+    def _promise(self) -> np.ndarray:
+        """Steps to the target, if a setting goes on as it did since half time; by the worst of a window, as a gap may oscillate."""
+        gap = np.maximum(self._curves(self.alive, self.blocks).gap, self.limits.target)
+        steps, window = gap.shape[1], max(2, gap.shape[1] // 4)
+        end = np.log(gap[:, -window:].max(axis=1))
+        middle = np.log(gap[:, steps // 2 - window // 2 : steps // 2 + window // 2].max(axis=1))
         rate = (middle - end) / (steps / 2 - window / 4)
-        return float((end - np.log(self.limits.target)) / rate) if rate > 0 else math.inf
+        return np.where(rate > 0, (end - np.log(self.limits.target)) / np.where(rate > 0, rate, 1.0), math.inf)
 
     def finish(self, seconds: float) -> Tuning:
-        everyone = range(len(self.settings))
-        rounds, gap = (np.array([of(setting) for setting in everyone]) for of in (self._rounds, self._gap))
-        steps = np.array([sum(len(block.gap) for block in curve) for curve in self.curves])
         # among settings that did not get there, those that ran to the end were better all along
-        ran = np.array([curve[-1].rounds[-1] for curve in self.curves])
-        best = min(everyone, key=lambda setting: (rounds[setting], ran[setting] < ran[gap < DIVERGED].max(initial=0), gap[setting]))
-        curve = Curve(*(np.concatenate(blocks) for blocks in zip(*self.curves[best], strict=True)))
-        return Tuning(self.settings, rounds, gap, steps, self.settings[best], curve, seconds)
+        longest = self.steps[np.isfinite(self.gap)].max(initial=0)
+        best = int(np.lexsort((self.gap, self.steps < longest, self.rounds))[0])
+        curve = self._curves(np.array([best]), [block for block in self.blocks if best in block[0]])
+        best_curve = Curve(*(column[0] for column in curve))
+        return Tuning(self.settings, self.rounds, self.gap, self.steps, self.settings[best], best_curve, seconds)
 
 
 def _init(clients: Clients, factory: Callable[..., Algorithm], values: Setting, lane: Any, start: Array) -> Any:
