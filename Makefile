@@ -22,7 +22,7 @@ demo: $(INSTALLED) ## fit real data that eight sites hold; draws demo/demo.png
 	@$(BIN)/fedhybrid demo
 
 test: $(INSTALLED) ## the tests, without the long tier
-	@$(BIN)/python -m pytest -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --durations=15 --durations-min=5
 
 slow: $(INSTALLED) ## the long tier of the tests
 	@$(BIN)/python -m pytest -m slow -n 2 --dist loadfile

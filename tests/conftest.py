@@ -10,9 +10,24 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import hypothesis
 import jax
+import pytest
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 hypothesis.settings.register_profile("fedhybrid", deadline=None, derandomize=True, max_examples=20, database=None)
 hypothesis.settings.load_profile("fedhybrid")
+
+COMPILED = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, seconds, **_: COMPILED.append(event) if event == "/jax/core/compile/backend_compile_duration" else None
+)
+
+
+@pytest.fixture(autouse=True)
+def _few_programs_at_a_time():
+    """Thousands of compiled programs use up the memory maps that Linux grants a process, and jaxlib then crashes."""
+    yield
+    if len(COMPILED) > 400:
+        COMPILED.clear()
+        jax.clear_caches()

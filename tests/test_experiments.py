@@ -47,8 +47,8 @@ def test_fedh_searches_only_what_its_clients_use():
 
 def test_a_grid_covers_its_ranges_and_follows_the_problems_scale():
     gd = candidate("gd", 5)
-    steps = [setting["step_size"] for setting in gd.settings(10, 4.0, False)]
-    assert steps == pytest.approx(np.geomspace(2.0, 1e-4, 10) / 4.0)  # two a decade
+    steps = [setting["step_size"] for setting in gd.settings(12, 4.0, False)]
+    assert steps == pytest.approx(np.geomspace(20.0, 1e-4, 12) / 4.0)  # two a decade
     mus = {setting["mu"] for setting in fedh(8, 8).settings(512, 4.0, False)}
     assert (min(mus), max(mus)) == (1e-4, pytest.approx(10.0))  # the paper's range, whatever the scale
 

@@ -53,7 +53,7 @@ class Entry(NamedTuple):
     block: int = 20  # steps that it compiles into one program: few where a step takes many rounds
 
 
-STEP, CURVATURE = Range(1e-4, 2.0, -1), Range(1e-4, 10.0, 1)
+STEP, CURVATURE = Range(1e-4, 20.0, -1), Range(1e-4, 10.0, 1)
 
 ALGORITHMS: dict[str, Entry] = {
     "admm": Entry(admm, requires=frozenset({"hessians"}), label="ADMM", search={"rho": CURVATURE}),

@@ -38,8 +38,10 @@ class Comparison(NamedTuple):
 
 
 def methods(n: int) -> list[Candidate]:
-    """FedAvg as the paper means it (one full gradient step a round, which is gradient descent), DiSCO and FedHybrid; and L-BFGS."""
-    return [*(candidate(name, n) for name in RIVALS), fedh(0, n), fedh(n // 2, n), fedh(n, n)]
+    """FedAvg as the paper means it (one full gradient step a round, which is gradient descent), DiSCO damped as in its paper and
+    undamped as in practice, and FedHybrid; and L-BFGS."""
+    damped = candidate("disco", n)._replace(label="DiSCO (damped)", factory=functools.partial(ALGORITHMS["disco"].factory, damped=True))
+    return [*(candidate(name, n) for name in RIVALS), damped, fedh(0, n), fedh(n // 2, n), fedh(n, n)]
 
 
 def hybrids(n: int) -> list[Candidate]:
