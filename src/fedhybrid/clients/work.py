@@ -142,8 +142,12 @@ def _while(eqn: Any, inputs: list) -> tuple[list, Any]:
 
 
 def _scan(eqn: Any, inputs: list) -> tuple[list, Any]:
-    body, a = eqn.params["jaxpr"], eqn.params["num_consts"]
-    b = a + eqn.params["num_carry"]
+    body = eqn.params["jaxpr"]
+    if "num_consts" in eqn.params:
+        a, b = eqn.params["num_consts"], eqn.params["num_consts"] + eqn.params["num_carry"]
+    else:  # jax 0.11
+        consts, carried, _ = eqn.params["ft_in"].update(inputs).unpack()
+        a, b = len(list(consts)), len(list(consts)) + len(list(carried))
 
     def once(carry: tuple, row: tuple) -> tuple:
         outputs, flops = _evaluate(body.jaxpr, body.consts, (*inputs[:a], *carry[1:], *row))

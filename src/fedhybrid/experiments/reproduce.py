@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ def reproduce(names: Iterable[str], effort: Effort, out: Path, workers: int = 1)
     for name in chosen:
         figure = FIGURES[name]
         sections.append(write(name, figure.title, [measured[job.key] for job in _jobs(figure)], out, isinstance(figure, Figure)))
+    _write_summary(out / "summary.csv", list(measured.values()))
     write_page(out / "index.html", "FedHybrid, reproduced", sections, effort.name)
     return sections
 
@@ -41,6 +43,7 @@ def compare(own: Own, methods: list[str], effort: Effort, out: Path, workers: in
     measured = run_all(jobs, effort, out / "runs", order, workers)
     title = jobs[0].problem.name
     section = write("compare", title, [measured[job.key] for job in jobs], out)
+    _write_summary(out / "summary.csv", section.measured)
     write_page(out / "index.html", f"Methods on {title}", [section], effort.name)
     return section
 
@@ -80,3 +83,19 @@ def _write_csv(path: Path, measured: list[Measured]) -> None:
             for step, (gap, rounds, up, down, flops) in enumerate(zip(*(column.tolist() for column in one.curve), strict=True), 1):
                 seconds = step * one.seconds_a_step
                 writer.writerow((one.problem, one.label, parameters, one.seed, rounds, gap, up, down, flops, seconds))
+
+
+def _write_summary(path: Path, measured: list[Measured]) -> None:
+    """One line per study: what it took to 1e-4 and to 1e-8, in full if it got there."""
+    named, costs = ("problem", "seed", "method", "parameters", "settings"), ("floats_up", "floats_down", "flops")
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow((*named, "rounds_1e-4", "rounds_1e-8", *costs, "seconds", "last_gap"))
+        for one in sorted(measured, key=lambda one: (one.problem, one.seed, one.label)):
+            rounds = ["" if one.rounds_to(gap) == math.inf else int(one.rounds_to(gap)) for gap in (1e-4, 1e-8)]
+            at_target: list[Any] = [""] * 4
+            if one.rounds_to(1e-8) < math.inf:
+                place = int((one.curve.gap <= 1e-8).argmax())
+                at_target = [*(getattr(one.curve, cost)[place] for cost in costs), (place + 1) * one.seconds_a_step]
+            name = (one.problem, one.seed, one.label, json.dumps(one.setting), one.settings)
+            writer.writerow((*name, *rounds, *at_target, one.curve.gap[-1]))
