@@ -36,3 +36,11 @@ def test_the_method_that_is_added_in_contributing_reaches_the_pooled_fit(transpo
     result = fh.solve(fh.Fleet(sites, loss=fh.squared), heavyball(s=0.5, t=0.3), transport=transport, tol=1e-10)
     assert result.status is fh.Status.SOLVED
     np.testing.assert_allclose(result.x, np.linalg.lstsq(A, y)[0], atol=1e-9)
+
+
+def test_every_method_has_its_line_in_the_table_of_methods():
+    text = (ROOT / "docs" / "methods.md").read_text()
+    rows = {line.split("|")[1].strip(" `"): line for line in text.splitlines() if line.startswith("| `")}
+    assert set(rows) == set(fh.ALGORITHMS)
+    for name, entry in fh.ALGORITHMS.items():
+        assert entry.limit in rows[name], name

@@ -217,6 +217,9 @@ def test_compare_on_the_command_line(tmp_path):
     assert done.exit_code == 0, done.output
     assert "L-BFGS" in done.output
     assert (tmp_path / "index.html").exists()
+    assert (tmp_path / "partition.png").stat().st_size > 5_000
+    summary = list(csv.DictReader((tmp_path / "summary.csv").read_text().splitlines()))
+    assert [row["method"] for row in summary] == ["GD", "L-BFGS"]
 
 
 @pytest.mark.parametrize(
@@ -227,6 +230,7 @@ def test_compare_on_the_command_line(tmp_path):
         ("compare --data diabetes --partition odd", "not known"),
         ("compare --data diabetes --clients 100000", "100000"),
         ("compare --data diabetes --loss odd", "not known"),
+        ("compare --data diabetes --methods gd,cocoa", "needs a penalty"),
         ("reproduce fig9", "not one of the figures"),
     ],
 )

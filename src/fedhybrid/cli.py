@@ -115,6 +115,8 @@ def compare(
 ) -> None:
     """Tune methods on your own data and compare them on one footing: rounds, floats and flops to the same accuracy.
 
+    Rows are dealt to clients here, on this machine, to find out what a federation would do; partition.png shows how.
+
     Example: fedhybrid compare --data breast_cancer --methods fedh-n,fedh-4,gd,lbfgs --clients 8 --partition by-label --quick
     """
     from .experiments.own import Own

@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from ..algorithms import refuse_unsuited
 from ..report.convergence import draw
 from ..report.page import Section, write_page
+from ..report.partitions import draw_partition
 from ..status import InvalidConfig
 from .candidates import candidate
 from .own import Own, own_problem
@@ -40,6 +42,11 @@ def compare(own: Own, methods: list[str], effort: Effort, out: Path, workers: in
     """The same on a problem of the user's own."""
     order = {"own": own._asdict(), "methods": methods, "effort": effort.name}
     jobs = jobs_of(order)
+    for job in jobs:  # before the first study, not after the last
+        chosen = job.candidate
+        refuse_unsuited(chosen.factory(**chosen.settings(1, 1.0, False)[0]), job.problem.fleet(0, chosen.keep_rows))
+    sites = jobs[0].problem.fleet(0, False).sites
+    draw_partition({site.name: (site.A, site.y) for site in sites}, out / "partition.png", title=jobs[0].problem.name)
     measured = run_all(jobs, effort, out / "runs", order, workers)
     title = jobs[0].problem.name
     section = write("compare", title, [measured[job.key] for job in jobs], out)
