@@ -34,7 +34,7 @@ class Effort(NamedTuple):
 
 
 QUICK = Effort("quick", settings=12, rounds=200, zooms=(), keep=0.25)
-FULL = Effort("full", settings=1000, rounds=5000, zooms=(3.16, 1.78, 1.33), keep=0.25)
+FULL = Effort("full", settings=820, rounds=3000, zooms=(3.16, 1.78, 1.33), keep=0.25)
 EFFORTS = {effort.name: effort for effort in (QUICK, FULL)}
 
 
