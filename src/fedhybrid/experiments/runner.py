@@ -9,6 +9,7 @@ leaves its studies to the parent.
 import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -100,6 +101,7 @@ def _processes(order: dict[str, Any], folder: Path, count: int, bar: "_Bar") -> 
             assert process.stderr is not None
             process.stdout.close()
             process.stderr.close()
+        shutil.rmtree(folder / "compiled", ignore_errors=True)
 
 
 def _listen(process: subprocess.Popen, bar: "_Bar") -> None:
