@@ -90,6 +90,20 @@ def test_a_method_of_ones_own_is_one_file(tmp_path):
     assert found.rounds_to(1e-8) < math.inf
 
 
+def test_a_method_of_ones_own_that_does_not_say_where_to_search_is_told_how(tmp_path):
+    (tmp_path / "mine.py").write_text(OWN.replace("SEARCH", "OTHER"))
+    with pytest.raises(fh.InvalidConfig, match=r'Add SEARCH = \{"step": Range'):
+        candidate(f"{tmp_path / 'mine.py'}:mine", 4)
+
+
+def test_a_changed_file_is_another_method(tmp_path):
+    names = []
+    for text in (OWN, OWN + "\n"):
+        (tmp_path / "mine.py").write_text(text)
+        names.append(candidate(f"{tmp_path / 'mine.py'}:mine", 4).name)
+    assert names[0] != names[1]
+
+
 @pytest.mark.parametrize("name", ["nonsense", "fedh-9", "fedh-x", "missing.py:f"])
 def test_an_unknown_candidate_is_refused(name):
     with pytest.raises(fh.InvalidConfig, match=name.split(":")[0]):
@@ -194,7 +208,15 @@ def test_a_libsvm_file_is_read(tmp_path):
     assert y.tolist() == [1, 0]
 
 
-@pytest.mark.parametrize(("text", "message"), [("a,b\n1,x\n", "line 2: 2 numbers"), ("a,b\n", "a row"), ("a,b\n1,2\n1,2,3\n", "line 3")])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b\n1,x\n", "line 2, column b: 'x' is not a number"),
+        ("a,b\n1,\n", "line 2, column b.*fill"),
+        ("a,b\n", "a row"),
+        ("a,b\n1,2\n5\n", "line 3: 2 numbers"),
+    ],
+)
 def test_a_csv_file_that_cannot_be_used_is_refused_by_name(text, message, tmp_path):
     path = tmp_path / "bad.csv"
     path.write_text(text)
@@ -231,6 +253,9 @@ def test_compare_on_the_command_line(tmp_path):
         ("compare --data diabetes --clients 100000", "100000"),
         ("compare --data diabetes --loss odd", "not known"),
         ("compare --data diabetes --methods gd,cocoa", "needs a penalty"),
+        ("compare --data diabetes --methods gd,gd", "none twice"),
+        ("compare --data diabetes --methods ,", "at least one method"),
+        ("compare --data diabetes --partition dirichlet:0", "alpha"),
         ("reproduce fig9", "not one of the figures"),
     ],
 )

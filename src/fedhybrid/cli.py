@@ -115,7 +115,9 @@ def compare(
 ) -> None:
     """Tune methods on your own data and compare them on one footing: rounds, floats and flops to the same accuracy.
 
-    Rows are dealt to clients here, on this machine, to find out what a federation would do; partition.png shows how.
+    Rows are dealt to clients here, on this machine, to find out what a federation would do; partition.png shows how. Columns are
+    standardised (sparse ones are not), and an intercept is added that is not penalised. --quick searches a dozen settings a method:
+    good for a first look, too coarse for a verdict.
 
     Example: fedhybrid compare --data breast_cancer --methods fedh-n,fedh-4,gd,lbfgs --clients 8 --partition by-label --quick
     """

@@ -36,7 +36,7 @@ def run(algorithm: Algorithm, clients: Clients, steps: int, x0: Any = None) -> t
         raise InvalidConfig(f"run: clients must be a transport such as fedhybrid.Stacked(fleet), not {type(clients).__name__}.")
     steps = whole("steps", steps)
     with scope():
-        state = algorithm.init(clients, _start_value(x0, clients.d))
+        state = algorithm.init(clients, start_value(x0, clients.d))
         first = state.x0
         state, rows = clients.call(_steps, (algorithm.step, steps), state)
         if isinstance(rows.x0, jax.core.Tracer):  # inside somebody's vmap or jit
@@ -89,7 +89,7 @@ def solve(
     place = None if checkpoint is None else Checkpoint.of(checkpoint)
     clients = transport(fleet)
     with scope(), contextlib.ExitStack() as stack:
-        start = _start_value(x0, fleet.d)
+        start = start_value(x0, fleet.d)
         if place is not None:
             stack.enter_context(files.lock(place.directory))
         bar = stack.enter_context(Progress(limits.max_rounds)) if progress else None
@@ -101,7 +101,7 @@ def _refuse_other(algorithm: Any) -> None:
         raise InvalidConfig("algorithm must be made by a call, such as fedhybrid.newton() or fedhybrid.fedhybrid(mu=…, a=…, b=…).")
 
 
-def _start_value(x0: Any, d: int) -> Array:
+def start_value(x0: Any, d: int) -> Array:
     if x0 is None:
         return jnp.zeros(d)
     start = x0 if isinstance(x0, jax.core.Tracer) else jnp.asarray(numeric("x0", x0))

@@ -21,13 +21,14 @@ import numpy as np
 
 from .algorithms import refuse_unsuited
 from .algorithms.base import Algorithm
-from .arguments import whole
+from .arguments import positive, whole
 from .clients.base import Clients
 from .clients.stacked import Stacked
 from .fleet import Fleet
 from .measure import BLOCK, DIVERGED, Curve, Optimum, Scale, optimum, scale
 from .measure import steps as measured_steps
 from .numerics import scope
+from .solve import start_value
 from .status import InvalidConfig, refuse_unknown_keywords
 
 Array = Any
@@ -136,14 +137,15 @@ def tune(
     if not 0.0 < keep <= 1.0:
         raise InvalidConfig(f"tune: keep must be above 0 and at most 1, not {keep!r}.")
     rounds, first, block = whole("tune: rounds", rounds), whole("tune: first", first), whole("tune: block", block)
-    lanes = whole("tune: lanes", lanes)
+    lanes, memory, target = whole("tune: lanes", lanes), whole("tune: memory", memory), positive("tune: target", target)
     _refuse_bad_settings(factory, settings)
     began = time.perf_counter()
     with scope():
         refuse_unsuited(factory(**settings[0]), fleet)
         clients = Stacked(fleet)
         best = optimum(fleet, clients) if best is None else best
-        race = _Race(factory, settings, clients, best, x0, Limits(target, rounds, block, memory, lanes, everyone=keep == 1.0))
+        start = start_value(x0, fleet.d)
+        race = _Race(factory, settings, clients, best, start, Limits(target, rounds, block, memory, lanes, everyone=keep == 1.0))
         until = first
         while len(race.alive):
             if progress is not None:
@@ -182,7 +184,7 @@ class _Race:
         settings: list[Setting],
         clients: Stacked,
         best: Optimum,
-        x0: Any,
+        start: Array,
         limits: Limits,
     ) -> None:
         self.settings, self.clients, self.limits = settings, clients, limits
@@ -192,7 +194,6 @@ class _Race:
         self.rounds = np.full(len(settings), math.inf)  # to the target
         self.gap = np.full(len(settings), math.inf)  # the last
         self.steps = np.zeros(len(settings), int)
-        start = jnp.zeros(clients.d) if x0 is None else jnp.asarray(x0, jnp.float64)
         self.by = scale(clients, best, start)
         self.step = factory(**settings[0]).step
         values = jax.tree.map(lambda *entries: jnp.asarray(entries, jnp.float64), *settings)

@@ -6,7 +6,9 @@ file.py:factory          a method of your own: a factory, and beside it SEARCH =
 """
 
 import functools
+import hashlib
 import importlib.util
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -135,4 +137,11 @@ def _from_file(name: str) -> Candidate:
     if not callable(factory):
         raise InvalidConfig(f"{path} has no function {attribute or Path(path).stem}; name the factory as {path}:factory.")
     search = getattr(module, "SEARCH", {})
-    return Candidate(attribute or Path(path).stem, name, factory, search)
+    needed = [key for key, one in inspect.signature(factory).parameters.items() if one.default is one.empty and key not in search]
+    if needed:
+        missing = ", ".join(f'"{key}": Range(low, high)' for key in needed)
+        raise InvalidConfig(
+            f"{path}: where to search for {' and '.join(needed)}? Add SEARCH = {{{missing}}}; Range is in fedhybrid.algorithms."
+        )
+    digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()  # another text is another method
+    return Candidate(attribute or Path(path).stem, f"{name} {digest}", factory, search)

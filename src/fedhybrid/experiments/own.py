@@ -52,7 +52,7 @@ def own_problem(own: Own) -> Problem:
         return Fleet(sites, loss=LOSSES[chosen], reg=reg, **options)
 
     fleet(0, False)  # a mistake shows here, not in a worker
-    return Problem(f"{Path(data).stem}, {chosen}, {clients} clients, {how}", seed, clients, fleet)
+    return Problem(f"{Path(data).stem}, {chosen}, reg {reg:g}, {clients} clients, {how}", seed, clients, fleet)
 
 
 def read_table(data: str, response: str | None = None) -> tuple[Any, np.ndarray]:
@@ -71,19 +71,26 @@ def read_table(data: str, response: str | None = None) -> tuple[Any, np.ndarray]
 
 
 def _read_csv(path: Path, response: str | None) -> tuple[np.ndarray, np.ndarray]:
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        lines = [(number, line) for number, line in enumerate(csv.reader(file), 1) if line]
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            lines = [(number, line) for number, line in enumerate(csv.reader(file), 1) if line]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InvalidData(f"{path} is not a CSV file in UTF-8 ({error}).") from None
     if len(lines) < 2 or len(lines[0][1]) < 2:
-        raise InvalidData(f"{path}: a header with at least two names and a row of numbers are needed.")
+        raise InvalidData(f"{path}: a header with at least two names and a row of numbers are needed, with commas between.")
     header = [name.strip() for name in lines[0][1]]
     if response is not None and response not in header:
         raise InvalidData(f"{path} has no column {response!r}; it has {', '.join(header)}.")
     table = np.empty((len(lines) - 1, len(header)))
     for row, (number, line) in zip(table, lines[1:], strict=True):
-        try:
-            row[:] = [float(cell) for cell in line]
-        except ValueError as error:
-            raise InvalidData(f"{path}, line {number}: {len(header)} numbers are needed ({error}).") from None
+        if len(line) != len(header):
+            raise InvalidData(f"{path}, line {number}: {len(header)} numbers are needed, but there are {len(line)} cells.")
+        for k, cell in enumerate(line):
+            try:
+                row[k] = float(cell)
+            except ValueError:
+                advice = "drop or fill it" if not cell.strip() else "write categories as columns of 0 and 1"
+                raise InvalidData(f"{path}, line {number}, column {header[k]}: {cell!r} is not a number; {advice}.") from None
     k = header.index(response) if response is not None else len(header) - 1
     return np.delete(table, k, axis=1), table[:, k]
 
@@ -110,9 +117,10 @@ def _partition(how: str, y: np.ndarray, clients: int) -> Callable[..., list[np.n
         return partition.lognormal_sizes()
     if name == "dirichlet":
         try:
-            return partition.dirichlet(float(parameter or 0.3))
+            alpha = float(parameter or 0.3)
         except ValueError:
             raise InvalidConfig(f"partition {how!r}: dirichlet's parameter must be a number, as in dirichlet:0.3.") from None
+        return partition.dirichlet(alpha)
     if name == "by-label":
         labels = np.unique(y)
         if clients < len(labels):

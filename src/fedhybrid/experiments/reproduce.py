@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..algorithms import refuse_unsuited
-from ..report.convergence import draw
+from ..report.convergence import draw, plain
 from ..report.page import Section, write_page
 from ..report.partitions import draw_partition
 from ..status import InvalidConfig
@@ -16,8 +16,9 @@ from .candidates import candidate
 from .own import Own, own_problem
 from .paper import FIGURES, Comparison, Figure, problem
 from .runner import Job, run_all
-from .study import Effort, Measured
+from .study import Effort, Measured, place_of
 
+MOST_DRAWN = 100  # clients in a picture
 COLUMNS = ("problem", "method", "parameters", "seed", "round", "gap", "floats_up", "floats_down", "flops", "seconds")
 
 
@@ -46,7 +47,8 @@ def compare(own: Own, methods: list[str], effort: Effort, out: Path, workers: in
         chosen = job.candidate
         refuse_unsuited(chosen.factory(**chosen.settings(1, 1.0, False)[0]), job.problem.fleet(0, chosen.keep_rows))
     sites = jobs[0].problem.fleet(0, False).sites
-    draw_partition({site.name: (site.A, site.y) for site in sites}, out / "partition.png", title=jobs[0].problem.name)
+    if len(sites) <= MOST_DRAWN:
+        draw_partition({site.name: (site.A, site.y) for site in sites}, out / "partition.png", title=plain(jobs[0].problem.name))
     measured = run_all(jobs, effort, out / "runs", order, workers)
     title = jobs[0].problem.name
     section = write("compare", title, [measured[job.key] for job in jobs], out)
@@ -59,7 +61,11 @@ def jobs_of(order: dict[str, Any]) -> list[Job]:
     """What an order asks for; the largest problems first, so that no worker is left alone with one at the end."""
     if "own" in order:
         problem = own_problem(Own(**order["own"]))
-        return [Job(problem, candidate(name, problem.n)) for name in order["methods"]]
+        jobs = [Job(problem, candidate(name, problem.n)) for name in order["methods"]]
+        places = [place_of(Path(), job.problem, job.candidate) for job in jobs]
+        if not jobs or len(set(places)) < len(places):
+            raise InvalidConfig("compare: name at least one method, and none twice; two of your own need functions of different names.")
+        return jobs
     jobs = [job for name in order["figures"] for job in _jobs(FIGURES[name])]
     return sorted(jobs, key=lambda job: job.problem.name, reverse=True)
 
@@ -82,7 +88,7 @@ def write(name: str, title: str, measured: list[Measured], out: Path, picture: b
 
 
 def _write_csv(path: Path, measured: list[Measured]) -> None:
-    with open(path, "w", newline="") as file:
+    with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
         for one in measured:
@@ -95,7 +101,7 @@ def _write_csv(path: Path, measured: list[Measured]) -> None:
 def _write_summary(path: Path, measured: list[Measured]) -> None:
     """One line per study: what it took to 1e-4 and to 1e-8, in full if it got there."""
     named, costs = ("problem", "seed", "method", "parameters", "settings"), ("floats_up", "floats_down", "flops")
-    with open(path, "w", newline="") as file:
+    with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow((*named, "rounds_1e-4", "rounds_1e-8", *costs, "seconds", "last_gap"))
         for one in sorted(measured, key=lambda one: (one.problem, one.seed, one.label)):

@@ -6,6 +6,7 @@ whatever study is not taken, by creating a file; what they find is on disk anywa
 leaves its studies to the parent.
 """
 
+import contextlib
 import functools
 import json
 import os
@@ -107,7 +108,8 @@ def _processes(order: dict[str, Any], folder: Path, count: int, bar: "_Bar") -> 
 def _listen(process: subprocess.Popen, bar: "_Bar") -> None:
     assert process.stdout is not None
     for line in process.stdout:
-        bar.say(*json.loads(line))
+        with contextlib.suppress(ValueError, TypeError):  # a method of the user's own may print what it likes
+            bar.say(*json.loads(line))
 
 
 def _tell(job: str, words: str) -> None:

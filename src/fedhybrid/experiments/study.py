@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +35,7 @@ class Effort(NamedTuple):
 
 
 QUICK = Effort("quick", settings=12, rounds=200, zooms=(), keep=0.25)
-FULL = Effort("full", settings=820, rounds=3000, zooms=(3.16, 1.78, 1.33), keep=0.25)
+FULL = Effort("full", settings=600, rounds=3000, zooms=(3.16, 1.78, 1.33), keep=0.25)
 EFFORTS = {effort.name: effort for effort in (QUICK, FULL)}
 
 
@@ -90,6 +91,7 @@ def study(
     fleet = problem.fleet(problem.n if candidate.newton is None else candidate.newton, candidate.keep_rows)
     identity = {
         "format": FORMAT,
+        "version": version("fedhybrid"),
         "problem": fleet.fingerprint,
         "method": candidate.name,
         "effort": list(effort),
@@ -160,7 +162,7 @@ def _save(path: Path, identity: dict[str, Any], found: Measured, tuning: Tuning)
         "curve": {name: column.tolist() for name, column in found.curve._asdict().items()},
     }
     part = path.with_suffix(f".{os.getpid()}.part")
-    part.write_text(json.dumps(record))
+    part.write_text(json.dumps(record), encoding="utf-8")
     part.replace(path)  # whole or not at all
 
 

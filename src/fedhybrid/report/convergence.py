@@ -1,5 +1,6 @@
 """Optimality gap against what it costs: rounds, floats that a client sends, flops that a client takes."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,14 @@ def draw(title: str, measured: list[Measured], *paths: Path) -> None:
     figure = Figure(figsize=(12, 6.4 if many else 4.6), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, 3, sharey=True)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=INK, fontweight="bold")
+    figure.suptitle(plain(title), x=0.01, ha="left", fontsize=12, color=INK, fontweight="bold")
     ranked = sorted(measured, key=_order) if many else measured
     for one, look in zip(ranked, _looks(ranked), strict=True):
         gap = np.maximum(one.curve.gap, FLOOR)
         costs = (one.curve.rounds, one.curve.floats_up / one.n, one.curve.flops / one.n)
         for panel, cost in zip(panels, costs, strict=True):
-            panel.plot(cost, gap, label=one.label, linewidth=1.8, marker="o" if len(gap) < 3 else None, clip_on=len(gap) >= 3, **look)
+            dot: dict[str, Any] = {"marker": "o", "clip_on": False} if len(gap) < 3 else {}  # so short a line would not be seen
+            panel.plot(cost, gap, label=plain(one.label), linewidth=1.8, **look, **dot)
     for panel, name in zip(panels, ("rounds", "floats sent, per client", "flops, per client"), strict=True):
         _axes(panel, name)
     panels[0].set_ylabel("optimality gap, relative to the start's", color=INK)
@@ -40,13 +42,18 @@ def draw(title: str, measured: list[Measured], *paths: Path) -> None:
         figure.savefig(path, dpi=150, metadata={"CreationDate": None} if path.suffix == ".pdf" else None)
 
 
+def plain(text: str) -> str:
+    """Words that matplotlib takes for words, not for formulas."""
+    return text.replace("$", r"\$")
+
+
 def _order(one: Measured) -> tuple[float, float]:
     return one.rounds_to(1e-8), float(one.curve.gap[-1])
 
 
 def _looks(measured: list[Measured]) -> list[dict[str, Any]]:
     """A colour and a dash for each; FedH-K from light to dark as K grows."""
-    hybrids = [one for one in measured if one.label.startswith("FedH-")]
+    hybrids = [one for one in measured if re.fullmatch(r"FedH-(G|N|\d+)", one.label)]
     shades = matplotlib.colormaps["viridis_r"](np.linspace(0.15, 1.0, len(hybrids)))
     shade = {one.label: colour for one, colour in zip(sorted(hybrids, key=_newton_clients), shades, strict=True)}
     looks: list[dict[str, Any]] = []
@@ -55,7 +62,7 @@ def _looks(measured: list[Measured]) -> list[dict[str, Any]]:
         if one.label in shade:
             looks.append({"color": shade[one.label], "linestyle": "-"})
         else:
-            looks.append({"color": COLOURS[others % len(COLOURS)], "linestyle": DASHES[others // len(COLOURS)]})
+            looks.append({"color": COLOURS[others % len(COLOURS)], "linestyle": DASHES[others // len(COLOURS) % len(DASHES)]})
             others += 1
     return looks
 

@@ -36,7 +36,8 @@ a dash means not reached. Every line is in the CSV file of the same name.</p>
 <nav><ol>{contents}</ol></nav>
 {body}
 </main></body></html>
-"""
+""",
+        encoding="utf-8",
     )
 
 

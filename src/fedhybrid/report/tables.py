@@ -1,5 +1,6 @@
 """Tables for a terminal of 80 columns."""
 
+from rich.markup import escape
 from rich.table import Table
 
 from ..demo import Demo
@@ -57,13 +58,15 @@ def studies_table(section: Section) -> Table:
         for row in seeds_rows(section.measured):
             table.add_row(*row)
         return table
-    table = Table(title=f"{section.name}: {section.title}", title_justify="left")
+    table = Table(title=f"{section.name}: {escape(section.title)}\nfloats and Mflop are per client, to 1e-8", title_justify="left")
     table.add_column("method")
-    for heading in ("rounds to\n1e-4", "rounds to\n1e-8", "floats up\nper client", "Mflop\nper client", "last gap"):
+    for heading in ("rounds to\n1e-4", "rounds to\n1e-8", "floats up", "Mflop", "last gap"):
         table.add_column(heading, justify="right")
     for one in sorted(section.measured, key=lambda one: (one.rounds_to(LEVELS[1]), one.curve.gap[-1])):
-        reached = (one.curve.gap <= LEVELS[1]).argmax() if one.rounds_to(LEVELS[1]) < float("inf") else -1
-        costs = (f"{one.curve.floats_up[reached] / one.n:,.0f}", f"{one.curve.flops[reached] / one.n / 1e6:,.2f}")
+        costs = ("–", "–")
+        if one.rounds_to(LEVELS[1]) < float("inf"):
+            reached = (one.curve.gap <= LEVELS[1]).argmax()
+            costs = (f"{one.curve.floats_up[reached] / one.n:,.0f}", f"{one.curve.flops[reached] / one.n / 1e6:,.3g}")
         rounds = (number(one.rounds_to(level)) for level in LEVELS)
-        table.add_row(one.label, *rounds, *costs, f"{max(one.curve.gap[-1], 0.0):.0e}")
+        table.add_row(escape(one.label), *rounds, *costs, f"{max(one.curve.gap[-1], 0.0):.0e}")
     return table
