@@ -54,8 +54,7 @@ def _order(one: Measured) -> tuple[float, float]:
 def _looks(measured: list[Measured]) -> list[dict[str, Any]]:
     """A colour and a dash for each; FedH-K from light to dark as K grows."""
     hybrids = [one for one in measured if re.fullmatch(r"FedH-(G|N|\d+)", one.label)]
-    shades = matplotlib.colormaps["viridis_r"](np.linspace(0.15, 1.0, len(hybrids)))
-    shade = {one.label: colour for one, colour in zip(sorted(hybrids, key=_newton_clients), shades, strict=True)}
+    shade = {one.label: matplotlib.colormaps["viridis_r"](0.15 + 0.85 * _newton_clients(one) / one.n) for one in hybrids}
     looks: list[dict[str, Any]] = []
     others = 0
     for one in measured:
