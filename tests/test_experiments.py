@@ -1,6 +1,7 @@
 """From candidates to pages: what is searched, what is kept, what a restart skips, and what ends up in the files."""
 
 import csv
+import functools
 import json
 import math
 
@@ -119,6 +120,16 @@ def test_a_second_call_takes_what_is_on_disk(tmp_path, monkeypatch):
     again = studied("gd", tmp_path)
     assert again.setting == first.setting
     assert all(np.array_equal(a, b) for a, b in zip(again.curve, first.curve, strict=True))
+
+
+def test_other_fixed_parameters_are_another_question(tmp_path):
+    place = small_problem()
+    chosen = candidate("fedavg", 4)
+    found = [
+        study(place, chosen._replace(factory=functools.partial(fh.fedavg, local_steps=steps)), SHORT, tmp_path, lambda: ground(place))
+        for steps in (1, 5)
+    ]
+    assert found[0].rounds_to(1e-8) < math.inf == found[1].rounds_to(1e-8)
 
 
 @pytest.mark.parametrize("damage", ["cut short", "other search", "not JSON"])
