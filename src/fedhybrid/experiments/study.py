@@ -95,7 +95,8 @@ def study(
         "problem": fleet.fingerprint,
         "method": candidate.name,
         "effort": list(effort),
-        "search": str(candidate.search),
+        "search": str(dict(candidate.search)),
+        "fixed": str(getattr(candidate.factory, "keywords", {})),
     }
     path = place_of(folder, problem, candidate)
     done = _load(path, identity)
