@@ -5,13 +5,13 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from .. import __version__
 from ..algorithms.defaults import curvatures
 from ..clients.stacked import Stacked
 from ..fleet import Fleet
@@ -91,7 +91,7 @@ def study(
     fleet = problem.fleet(problem.n if candidate.newton is None else candidate.newton, candidate.keep_rows)
     identity = {
         "format": FORMAT,
-        "version": version("fedhybrid"),
+        "version": __version__,
         "problem": fleet.fingerprint,
         "method": candidate.name,
         "effort": list(effort),
