@@ -22,6 +22,7 @@ from .candidates import Candidate
 
 FORMAT = 1
 TARGET = 1e-8
+MOST_MOVES = 3  # of the best setting, at each factor
 
 
 class Effort(NamedTuple):
@@ -35,7 +36,7 @@ class Effort(NamedTuple):
 
 
 QUICK = Effort("quick", settings=12, rounds=200, zooms=(), keep=0.25)
-FULL = Effort("full", settings=600, rounds=3000, zooms=(3.16, 1.78, 1.33), keep=0.25)
+FULL = Effort("full", settings=600, rounds=3000, zooms=(3.16, 1.78, 1.33, 1.15), keep=0.25)
 EFFORTS = {effort.name: effort for effort in (QUICK, FULL)}
 
 
@@ -125,9 +126,11 @@ def _search(
     tuning = tune(candidate.factory, candidate.settings(effort.settings, curvature, effort.name == "quick"), fleet, **options)
     tried = len(tuning.settings)
     for factor in effort.zooms if candidate.search else ():
-        finer = tune(candidate.factory, candidate.around(tuning.best, factor, curvature), fleet, **options)
-        tried += len(finer.settings)
-        if _order(finer) < _order(tuning):
+        for _ in range(MOST_MOVES):
+            finer = tune(candidate.factory, candidate.around(tuning.best, factor, curvature), fleet, **options)
+            tried += len(finer.settings)
+            if _order(finer) >= _order(tuning):
+                break
             tuning = finer
     return tuning, tried
 
