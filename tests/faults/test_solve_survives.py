@@ -614,7 +614,7 @@ def test_calls_with_a_limit_on_seconds_come_to_an_end_together(tmp_path: Path, r
     assert resumed[2] > resumed[1] > 0
 
 
-OTHERS = {
+RESUMED = {
     "fednl": lambda: fh.fednl(compressor="randk", k=2),
     "disco": lambda: fh.disco(mu=1.0),
     "cocoa": lambda: fh.cocoa(passes=1),
@@ -623,15 +623,15 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("method", OTHERS)
+@pytest.mark.parametrize("method", RESUMED)
 def test_other_methods_also_go_on_from_a_checkpoint_with_the_same_bits(method: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     sites = [(A := rng.normal(size=(rows, 3)), (A[:, 0] + rng.normal(size=rows) > 0) * 1.0) for rows in (9, 20, 5)]
     fleet = fh.Fleet(sites, loss=fh.logistic, reg=0.5)
     place = fh.Checkpoint(tmp_path, every=1)
-    whole = fh.solve(fleet, OTHERS[method](), tol=1e-9, max_rounds=400)
+    whole = fh.solve(fleet, RESUMED[method](), tol=1e-9, max_rounds=400)
     assert whole.status is fh.Status.SOLVED
-    fh.solve(fleet, OTHERS[method](), tol=1e-9, max_rounds=max(2, whole.rounds // 2), checkpoint=place)
-    again = fh.solve(fleet, OTHERS[method](), tol=1e-9, max_rounds=400, checkpoint=place)
+    fh.solve(fleet, RESUMED[method](), tol=1e-9, max_rounds=max(2, whole.rounds // 2), checkpoint=place)
+    again = fh.solve(fleet, RESUMED[method](), tol=1e-9, max_rounds=400, checkpoint=place)
     assert again.status is fh.Status.SOLVED
     assert again.x.tobytes() == whole.x.tobytes()
