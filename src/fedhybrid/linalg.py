@@ -37,4 +37,4 @@ solve = _one_at_a_time(lambda H, v: cho_solve((jnp.linalg.cholesky(H), True), v)
 inverse = _one_at_a_time(_inverse)
 # H is symmetric; eigenvalues in ascending order
 eigh = _one_at_a_time(lambda H: tuple(jnp.linalg.eigh(H)))
-eigvalsh = _one_at_a_time(lambda H: jnp.linalg.eigvalsh(H))  # noqa: PLW0108
+eigvalsh = _one_at_a_time(lambda H: jnp.linalg.eigvalsh(H))  # noqa: PLW0108 (as for cholesky)
