@@ -24,6 +24,7 @@ from .algorithms.fedpd import fedpd as fedpd
 from .algorithms.fedprox import fedprox as fedprox
 from .algorithms.gd import gd as gd
 from .algorithms.giant import giant as giant
+from .algorithms.krylov import krylov as krylov
 from .algorithms.lbfgs import lbfgs as lbfgs
 from .algorithms.multipliers import multipliers as multipliers
 from .algorithms.network_newton import network_newton as network_newton

@@ -17,15 +17,14 @@ from . import certificate as cert
 from . import checkpoint as files
 from .algorithms import limit_of
 from .algorithms.base import Algorithm, durable_leaves, number, with_durable_leaves
-from .algorithms.defaults import Attempts
 from .checkpoint import Checkpoint, Snapshot
-from .clients.base import Client, Clients, Meter
+from .clients.base import Client, Clients
 from .fleet import Fleet
 from .linalg import eigvalsh
 from .progress import Progress
 from .result import Result, TraceBuilder
 from .status import CheckpointError, Status
-from .watch import PATIENCE, Halt, Watch, advance, norm
+from .watch import Halt, Watch, advance, norm
 
 Array = Any
 Outcome = tuple[Status, str]  # how it ended, and advice
@@ -55,15 +54,15 @@ class Driver:
         self,
         fleet: Fleet,
         clients: Clients,
-        algorithm: Algorithm | None,
+        algorithm: Algorithm,
         start: Array,
         limits: Limits,
         place: Checkpoint | None,
         bar: Progress | None,
         start_given: bool = False,
     ) -> None:
-        self.fleet, self.clients, self.limits, self.place, self.bar = fleet, clients, limits, place, bar
-        self.attempts = Attempts(algorithm, fleet, start)
+        self.fleet, self.clients, self.algorithm = fleet, clients, algorithm
+        self.limits, self.place, self.bar = limits, place, bar
         self.deadline = time.monotonic() + limits.max_seconds
         self.capacity = int(np.clip(2**20 // fleet.d, 16, 256))  # rows of the trace per look
         self.pace = 16.0  # steps that fit between two looks
@@ -72,26 +71,17 @@ class Driver:
         self.certificates = 0
         self.direction: np.ndarray | None = None
         self.x_checked = np.asarray(start)
-        self.start_given = start_given
-        self._begin(0, start)
+        self.state = algorithm.init(clients, start)
+        m = self.certifier.known_curvature()
+        first_look = 0.0 if m > 0 and algorithm.residual_is_gradient else FIRST_LOOK
+        if start_given:  # perhaps the answer itself: look after the first step
+            first_look = math.inf
+        self.watch = Watch.begin(self.state.x0, limits.tol * m, first_look)
+        self.next_check = FIRST_CHECK
+        self.saved_steps, self.saved_time, self.saving = 0, time.monotonic(), 0.0
         self.trace = TraceBuilder(np.asarray(self.state.x0))
         if place is not None:
             self._resume(place, start)
-
-    def _begin(self, attempt: int, start: Array, meter: Meter | None = None) -> None:
-        """A new attempt; the meter goes on counting. With an algorithm of the caller's own there is only one."""
-        self.attempt, self.algorithm = attempt, self.attempts.algorithm(attempt)
-        self.state = self.algorithm.init(self.clients, start)
-        if meter is not None:
-            self.state = self.state._replace(local=self.state.local._replace(meter=meter))
-        m = self.certifier.known_curvature()
-        exact = m > 0 and self.algorithm.residual_is_gradient
-        first_look = 0.0 if exact else FIRST_LOOK
-        if self.start_given and attempt == 0:  # perhaps the answer itself: look after the first step
-            first_look = math.inf
-        self.watch = Watch.begin(self.state.x0, self.limits.tol * m, first_look)
-        self.next_check = FIRST_CHECK
-        self.saved_steps, self.saved_time, self.saving = 0, time.monotonic(), 0.0
 
     def finish(self) -> Result:
         while True:
@@ -141,8 +131,6 @@ class Driver:
             outcome = self._certify(stalled=halt is Halt.STALLED)
             if outcome is not None:
                 return outcome
-            if halt is Halt.STALLED and self._going_round() and self._try_again():
-                return None
         if self.rounds >= self.limits.max_rounds:
             return self._without_minimiser(self.state.x0) or (Status.MAX_ROUNDS, self._out_of_rounds())
         if int(self.watch.steps) >= self.next_check:
@@ -157,29 +145,16 @@ class Driver:
             return f"{self.algorithm.spec.name} goes elsewhere where clients differ; fedhybrid.lbfgs(), say, goes to the optimum."
         return "Raise max_rounds, or try fedhybrid.lbfgs()."
 
-    def _broken(self, halt: Halt) -> Outcome | None:
+    def _broken(self, halt: Halt) -> Outcome:
         outcome = self._without_minimiser(self.watch.best_x0)
         if outcome is not None:
             return outcome
-        if self._try_again():
-            return None
         smaller = "Try smaller step sizes a and b, or a larger mu" if "mu" in self.algorithm.spec.parameters else "Try a smaller step size"
         if halt is Halt.DIVERGED:
             return Status.DIVERGED, f"{smaller}."
         if sites := self._sites_that_do_not_factor():
             return Status.ILL_CONDITIONED, f"∇²f + μI could not be factored at {', '.join(sites)}; use a larger mu, or a penalty."
         return Status.NONFINITE, f"{smaller}; a custom loss must be finite wherever it is evaluated."
-
-    def _going_round(self) -> bool:
-        """Whether a run without progress is circling rather than slow: well above its best, or idle for the second time."""
-        return float(self.trace.recent()[-1]) > 2.0 * float(self.watch.best) or int(self.watch.patience) >= 4 * PATIENCE
-
-    def _try_again(self) -> bool:
-        """Begin the next attempt at the best point so far, if there is one left."""
-        if not self.attempts.more(self.attempt) or self.rounds >= self.limits.max_rounds:
-            return False
-        self._begin(self.attempt + 1, self.watch.best_x0, self.state.local.meter)
-        return True
 
     def _sites_that_do_not_factor(self) -> list[str]:
         mu = self.algorithm.spec.parameters.get("mu")
@@ -301,10 +276,9 @@ class Driver:
     # ── checkpoints ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _identity(self, start: Array) -> dict[str, str]:
-        chosen = "given" if self.attempts.given else "default"
         return {
             "problem": self.fleet.fingerprint,
-            "algorithm": f"{chosen} {self.attempts.algorithm(0).spec.digest()}",
+            "algorithm": self.algorithm.spec.digest(),
             "start": hashlib.sha256(np.asarray(start).tobytes()).hexdigest(),
             "transport": type(self.clients).__name__,
         }
@@ -324,7 +298,6 @@ class Driver:
         arrays |= {"x_checked": self.x_checked}
         scalars = {
             "tol": self.limits.tol,
-            "attempt": self.attempt,
             "next_check": self.next_check,
             "certificates": self.certificates,
             "curvature": None if self.certifier.curvature is None else list(self.certifier.curvature),
@@ -339,8 +312,6 @@ class Driver:
         if snapshot is None:
             return
         scalars, arrays = snapshot
-        if scalars["attempt"] > 0:
-            self._begin(scalars["attempt"], start)
         saved = [arrays[f"state.{k}"] for k in range(len(durable_leaves(self.state)))]
         self.state = with_durable_leaves(self.state, saved)
         self.watch = Watch(*(jnp.asarray(arrays[f"watch.{name}"]) for name in Watch._fields))

@@ -1,4 +1,4 @@
-"""One client's fᵢ: value, gradient, Hessian, Hessian–vector product. Each is a pytree, so that n of them stack.
+"""One client's fᵢ: value, gradient, Hessian, and products with it. Each is a pytree, so that n of them stack.
 
     GLM          Σⱼ wⱼ·loss(aⱼ·x + offsetⱼ, yⱼ) + ½ Σ_c reg_c x_c²       on rows, dense or sparse
     Multinomial  the same for softmax: a table of p × K coefficients, kept flat
@@ -30,6 +30,10 @@ class Problem(Protocol):
     def grad(self, x: Array) -> Array: ...
     def hess(self, x: Array) -> Array: ...
     def hvp(self, x: Array, v: Array) -> Array: ...
+    def form(self, x: Array, S: Array) -> Array:
+        """S·∇²f(x)·Sᵀ: the curvature along the rows of S and between them."""
+        ...
+
     def bends_down(self, x: Array) -> Array:
         """Whether some row's loss is not convex at x. Only a loss of the caller's own can be."""
         ...
@@ -37,6 +41,10 @@ class Problem(Protocol):
     def terms(self, x: Array) -> Array:
         """How large the terms are that add up to grad(x), their own sensitivity to rounding included: in units of eps its error."""
         ...
+
+
+def _form_by_products(f: Problem, x: Array, S: Array) -> Array:
+    return S @ jax.vmap(f.hvp, in_axes=(None, 0))(x, S).T
 
 
 @pytree("rows", "y", "w", "offset", "reg", static=("loss",))
@@ -64,6 +72,10 @@ class GLM:
     def hvp(self, x: Array, v: Array) -> Array:
         d2 = self.loss.d2(self.predict(x), self.y)
         return self.rows.tdot(self.w * d2 * self.rows.dot(v)) + self.reg * v
+
+    def form(self, x: Array, S: Array) -> Array:
+        Z = self.rows.dot(S.T)  # the predictions along each row of S: no second pass over the table
+        return Z.T @ ((self.w * self.loss.d2(self.predict(x), self.y))[:, None] * Z) + (self.reg * S) @ S.T
 
     def bends_down(self, x: Array) -> Array:
         return jnp.any((self.loss.d2(self.predict(x), self.y) < 0.0) & (self.w > 0.0))
@@ -125,6 +137,9 @@ class Multinomial(GLM):
         s = jnp.einsum("jkl,jl->jk", d2, self._slope(v))
         return self.flat(self.rows.tdot(self.w[:, None] * s)) + self.reg * v
 
+    def form(self, x: Array, S: Array) -> Array:
+        return _form_by_products(self, x, S)
+
     def bends_down(self, x: Array) -> Array:
         return jnp.zeros((), bool)
 
@@ -161,6 +176,9 @@ class Quadratic:
     def hvp(self, x: Array, v: Array) -> Array:
         return self.H @ v
 
+    def form(self, x: Array, S: Array) -> Array:
+        return S @ self.H @ S.T
+
     def bends_down(self, x: Array) -> Array:
         return jnp.zeros((), bool)
 
@@ -191,6 +209,9 @@ class Custom:
 
     def hvp(self, x: Array, v: Array) -> Array:
         return jax.jvp(self.grad, (x,), (v,))[1]
+
+    def form(self, x: Array, S: Array) -> Array:
+        return _form_by_products(self, x, S)
 
     def bends_down(self, x: Array) -> Array:
         w = eigvalsh(self.hess(x) - jnp.diag(self.reg))

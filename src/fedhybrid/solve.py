@@ -13,6 +13,7 @@ import numpy as np
 from . import checkpoint as files
 from .algorithms import refuse_unsuited
 from .algorithms.base import Algorithm
+from .algorithms.krylov import krylov
 from .arguments import numeric, whole
 from .checkpoint import Checkpoint
 from .clients.base import Clients
@@ -67,7 +68,7 @@ def solve(
 ) -> Result:
     """Minimise Σfᵢ to a proved ‖x − x*‖ ≤ tol·max(1, ‖x‖).
 
-    algorithm    default: FedHybrid with step sizes from the clients' curvatures
+    algorithm    default: fedhybrid.krylov(), which needs no parameter
     max_rounds   bounds the rounds before the closing certificate, which takes a few more
     checkpoint   a directory: killed at any instant, the same call goes on from there and ends with the same bits
     progress     a bar in the terminal
@@ -93,7 +94,7 @@ def solve(
         if place is not None:
             stack.enter_context(files.lock(place.directory))
         bar = stack.enter_context(Progress(limits.max_rounds)) if progress else None
-        return Driver(fleet, clients, algorithm, start, limits, place, bar, start_given=x0 is not None).finish()
+        return Driver(fleet, clients, algorithm or krylov(), start, limits, place, bar, start_given=x0 is not None).finish()
 
 
 def _refuse_other(algorithm: Any) -> None:

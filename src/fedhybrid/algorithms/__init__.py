@@ -25,6 +25,7 @@ from .fedpd import fedpd
 from .fedprox import fedprox
 from .gd import gd
 from .giant import giant
+from .krylov import krylov
 from .lbfgs import lbfgs
 from .multipliers import multipliers
 from .network_newton import network_newton
@@ -94,6 +95,7 @@ ALGORITHMS: dict[str, Entry] = {
     "fedprox": Entry(fedprox, requires=frozenset({"hessians"}), limit="biased", label="FedProx", search={"rho": CURVATURE}),
     "gd": Entry(gd, label="GD", search={"step_size": STEP}),
     "giant": Entry(giant, requires=frozenset({"hessians"}), limit="may fail", label="GIANT"),
+    "krylov": Entry(krylov, label="Krylov"),
     "lbfgs": Entry(lbfgs, label="L-BFGS"),
     "multipliers": Entry(
         multipliers, requires=frozenset({"hessians"}), label="Multipliers", search={"mu": CURVATURE, "b": CURVATURE}, block=2
