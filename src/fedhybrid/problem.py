@@ -75,7 +75,7 @@ class GLM:
 
     def form(self, x: Array, S: Array) -> Array:
         Z = self.rows.dot(S.T)  # the predictions along each row of S: no second pass over the table
-        return Z.T @ ((self.w * self.loss.d2(self.predict(x), self.y))[:, None] * Z) + (self.reg * S) @ S.T
+        return Z.T @ ((self.w * self.loss.d2(self.predict(x), self.y))[:, None] * Z) + (S * self.reg[None]) @ S.T
 
     def bends_down(self, x: Array) -> Array:
         return jnp.any((self.loss.d2(self.predict(x), self.y) < 0.0) & (self.w > 0.0))

@@ -22,7 +22,7 @@ class Row(NamedTuple):
     steps: int  # that take it to x*, or, if it is biased, to where it goes
     up: Callable[[int, int, int], int]  # floats that all clients together send in a step, from n, d and the step's rounds
     down: Callable[[int, int, int], int] = lambda n, d, rounds: n * d * rounds
-    rounds: int | None = 1  # a step; None: as many as a loop needs, at least 2
+    rounds: int | tuple[int, ...] | None = 1  # a step; several: one of them; None: as many as a loop needs, at least 2
     reach: float = 1e-11  # how near to x* it gets, relative to ‖x*‖ (of a biased one: how near it must not get)
     problems: tuple[str, ...] = ("squared", "logistic", "poisson", "softmax")  # that it is for; the first two are run in CI
 
@@ -132,6 +132,13 @@ TABLE = {
         steps=60,
         up=lambda n, d, rounds: n * (2 * d + 2 * 12 + 1),
         rounds=3,
+    ),
+    "krylov": Row(
+        lambda curvature, factor=1.0: fh.krylov(memory=3),
+        steps=60,
+        up=lambda n, d, rounds: n * (rounds * d + 3 * 4 // 2 + 3),
+        down=lambda n, d, rounds: n * (d + (rounds - 1) * (d + 2)),
+        rounds=(1, 2),
     ),
     "lbfgs": Row(lambda curvature, factor=1.0: fh.lbfgs(memory=5), steps=60, up=lambda n, d, rounds: n * (d + 1), reach=1e-9),
     "multipliers": Row(

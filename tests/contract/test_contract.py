@@ -109,7 +109,7 @@ def test_it_measures_the_cost_that_its_docstring_states(algorithm, name, transpo
     if row.rounds is None:
         assert rounds.min() >= 2
     else:
-        assert set(rounds) == {row.rounds}
+        assert set(rounds) <= set(np.atleast_1d(row.rounds))
     assert np.diff(got.floats_up, prepend=0).tolist() == [row.up(n, d, int(r)) for r in rounds]
     assert np.diff(got.floats_down, prepend=0).tolist() == [row.down(n, d, int(r)) for r in rounds]
     assert np.diff(got.flops, prepend=0.0).min() > 0

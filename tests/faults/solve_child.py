@@ -58,11 +58,6 @@ def squared() -> fh.Fleet:
     return fh.Fleet(rows("squared"), loss=fh.squared, reg=0.01, update=MIXED, intercept=True)
 
 
-def poisson() -> fh.Fleet:
-    """Curvature at the start says little: the default's first attempt diverges."""
-    return fh.Fleet(rows("poisson", size=4.0), loss=fh.poisson, reg=0.0, update=MIXED, intercept=True)
-
-
 def separable() -> fh.Fleet:
     A, y = np.array([[1.0, 2.0], [2.0, 1.0], [-1.0, -2.0], [-2.0, -1.5]]), np.array([1.0, 1.0, 0.0, 0.0])
     return fh.Fleet([(A, y), (1.5 * A, y)], loss=fh.logistic, update=("gradient", "newton"))
@@ -76,7 +71,6 @@ CASES = {
     "logistic": Case(logistic, steady, {"tol": 1e-5}),
     "squared": Case(squared, lambda: steady(mu=0.2, b=(0.02, 0.2)), {"tol": 1e-6}),
     "default": Case(squared, lambda: None, {"tol": 1e-4}),
-    "attempts": Case(poisson, lambda: None, {"tol": 1e-4}),
     "serial": Case(logistic, steady, {"transport": fh.Serial, "tol": 1e-2}),
     "gd": Case(logistic, lambda: fh.gd(step_size=2.0), {"tol": 1e-4}),
     "lbfgs": Case(logistic, lambda: fh.lbfgs(memory=3)),

@@ -14,15 +14,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
-from solve_child import CASES, Fate, digest, logistic, poisson, rows, solve, squared, steady
+from solve_child import CASES, Fate, digest, logistic, rows, solve, squared, steady
 from test_checkpoint_file import SOURCE, TRACE, forged, needs_strace
 
 import fedhybrid as fh
 from fedhybrid import checkpoint, driver, result
-from fedhybrid.algorithms.defaults import Attempts
 from fedhybrid.status import CheckpointError, CheckpointWarning
 
 pytestmark = pytest.mark.xdist_group("solve survives")  # its references are made once
@@ -150,7 +148,6 @@ def test_a_run_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path) ->
     ("case", "interval", "number"),
     [
         ("squared", {}, 2),
-        ("attempts", EVERY_ROUND, 200),  # in the second attempt
         ("serial", {}, 2),
         pytest.param("default", {}, 2, marks=pytest.mark.slow),
     ],
@@ -185,7 +182,7 @@ def ways(rng: random.Random, directory: Path) -> Iterator[tuple]:
 @needs_strace
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("case", "every", "deaths"), [("logistic", 1, 80), ("squared", 1, 50), ("attempts", 25, 30), ("default", 25, 20), ("serial", 1, 20)]
+    ("case", "every", "deaths"), [("logistic", 1, 80), ("squared", 1, 50), ("default", 1, 30), ("serial", 1, 20)]
 )
 def test_killed_200_times_runs_end_with_the_same_bits(tmp_path: Path, case: str, every: int, deaths: int) -> None:
     expected = digest(unbroken(case))
@@ -496,19 +493,6 @@ def test_another_function_of_the_same_name_is_another_problem(tmp_path: Path) ->
     )
     algorithm = fh.fedhybrid(mu=0.2, a=0.8, b=0.1)
     assert not goes_on_as_another((one, algorithm), (other, algorithm), tmp_path)
-
-
-def test_a_later_attempt_of_the_default_is_not_taken_up_by_its_first_parameters(tmp_path: Path, saves: list[bytes]) -> None:
-    solve("attempts", checkpoint=fh.Checkpoint(tmp_path, every=1), max_rounds=300)
-    with jax.enable_x64(True):
-        first = Attempts(None, poisson(), np.zeros(5)).algorithm(0)
-    expected = fh.solve(poisson(), first, tol=1e-4)
-    assert expected.status in (fh.Status.NONFINITE, fh.Status.DIVERGED)
-    try:
-        found = fh.solve(poisson(), first, tol=1e-4, checkpoint=tmp_path)
-    except CheckpointError:
-        return
-    assert digest(found) == digest(expected)
 
 
 def test_a_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:

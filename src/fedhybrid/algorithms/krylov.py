@@ -117,7 +117,7 @@ def _combine(points: Array, gradients: Array, g: Vec, M: Array, trust: Array) ->
     known = (lengths > 0) & jnp.all(jnp.isfinite(Y), axis=1)
     S, Y = jnp.where(known[:, None], S, 0.0), jnp.where(known[:, None], Y, 0.0)
     beta = _solve(Y @ Y.T, Y @ g)
-    K, M = S @ Y.T, jnp.where(known[:, None] & known, M, 0.0)
+    K, M = S @ Y.T, jnp.where(jnp.outer(known, known), M, 0.0)
     correction = _solve(M, (K - M) @ beta)
     alpha = beta + jnp.where(trust & jnp.all(jnp.isfinite(correction)), correction, 0.0)
     curvature = S[-1] @ Y[-1]
@@ -134,7 +134,7 @@ def _solve(G: Array, v: Vec) -> Vec:
 def _judge(pace: Pace, size: Array, possible: Array) -> Pace:
     """Count the round that just was; begin with the preconditioner, or leave it."""
     since = pace.since + 1
-    rate = jnp.where(pace.mark > 0, size / pace.mark, 1.0) ** (1.0 / since)
+    rate = jnp.where(pace.mark > 0, size / pace.mark, 1.0) ** (1.0 / since.astype(size.dtype))
     fell = size < FALL * pace.mark
     begin = ~pace.preconditioned & ~fell & (since >= pace.wait) & possible
     due = pace.preconditioned & (since >= TRIAL)
