@@ -132,15 +132,15 @@ def test_a_run_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path) ->
     for way in (
         at_instant(0, rng.uniform(0.0, 2.0)),
         by_strace("write", 41, directory),
-        at_instant(35, rng.uniform(0.0, 0.01)),
+        at_instant(25, rng.uniform(0.0, 0.01)),
         by_strace("rename", 42, directory),
         by_hook(27, "rotated"),
         by_strace("fsync", 43, directory),
-        at_instant(35, rng.uniform(0.0, 0.01)),
+        at_instant(5, rng.uniform(0.0, 0.01)),  # 80 rounds before the end: a slow machine kills late
     ):
         assert chain.live(*way) is None
     assert chain.deaths == 7
-    assert chain.saved > 200
+    assert chain.saved > 150
     assert end(chain.live({})) == expected
 
 
@@ -181,9 +181,7 @@ def ways(rng: random.Random, directory: Path) -> Iterator[tuple]:
 
 @needs_strace
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("case", "every", "deaths"), [("logistic", 1, 80), ("squared", 1, 50), ("default", 1, 30), ("serial", 1, 20)]
-)
+@pytest.mark.parametrize(("case", "every", "deaths"), [("logistic", 1, 80), ("squared", 1, 50), ("default", 1, 30), ("serial", 1, 20)])
 def test_killed_200_times_runs_end_with_the_same_bits(tmp_path: Path, case: str, every: int, deaths: int) -> None:
     expected = digest(unbroken(case))
     rng = random.Random(f"{case} {every}")
