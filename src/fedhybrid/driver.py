@@ -28,7 +28,8 @@ from .watch import Halt, Watch, advance, norm
 
 Array = Any
 Outcome = tuple[Status, str]  # how it ended, and advice
-FIRST_LOOK = 1e-2  # ask first when the residual has fallen to this part of its largest
+FIRST_LOOK = 1e-2  # ask first when the residual has fallen to this part of its largest,
+LAST_LOOK = 1e-11  # or, where it is known what to wait for, at this part of it: rounding allows little more
 FIRST_CHECK = 16  # steps after which a direction without minimiser is first looked for
 MOST_CERTIFICATES = 100
 FLOOR = 10.0  # a gradient of so many times its own rounding gets no smaller
@@ -73,7 +74,7 @@ class Driver:
         self.x_checked = np.asarray(start)
         self.state = algorithm.init(clients, start)
         m = self.certifier.known_curvature()
-        first_look = 0.0 if m > 0 and algorithm.residual_is_gradient else FIRST_LOOK
+        first_look = LAST_LOOK if m > 0 and algorithm.residual_is_gradient else FIRST_LOOK
         if start_given:  # perhaps the answer itself: look after the first step
             first_look = math.inf
         self.watch = Watch.begin(self.state.x0, limits.tol * m, first_look)
@@ -182,7 +183,8 @@ class Driver:
     def _certify(self, stalled: bool) -> Outcome | None:
         x = self.state.x0
         self.certificates += 1
-        found = self._measure(x, closing=stalled)
+        near_rounding = float(self.trace.recent()[-1]) <= LAST_LOOK * float(self.watch.largest)
+        found = self._measure(x, closing=stalled or near_rounding)
         target = self._target(x)
         if found.error_bound <= target < math.inf:
             return self._solved(found, x)

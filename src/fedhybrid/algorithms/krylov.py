@@ -14,6 +14,9 @@ Where ten rounds do not bring a tenfold fall of ‖g‖, the new direction is pr
 
     client    newton: ωᵢ²(∇²fᵢ(x₀) + δI)⁻¹r       gradient: ωᵢ·r/γ              ωᵢ: its part of the curvature, of mean 1
 
+With shared_hessian the clients send their Hessian at the start once, as a sum: it measures ‖·‖ above and divides r instead of γ alone, and
+no other preconditioner is asked for.
+
 Cost of a step: 1 round, up d + h(h+1)/2 + 3 floats a client, down d; a preconditioned one 2 rounds, d more up and d + 2 more down.
 Converges to x*: F falls with every point that is accepted.
 After D. G. Anderson, "Iterative procedures for nonlinear integral equations", 1965, and T. Washio and C. W. Oosterlee, "Krylov subspace
@@ -28,9 +31,9 @@ from .. import linalg
 from ..arguments import whole
 from ..clients.base import Client, Clients
 from ..curvature import Gradient
-from ..status import refuse_unknown_keywords
+from ..status import InvalidConfig, refuse_unknown_keywords
 from .base import Algorithm, Array, Spec, Vec, number
-from .oracle import pack, unpack
+from .oracle import hessian, pack, unpack
 
 RIDGE = 1e-10  # of the two small systems, whose diagonals are 1: moves that are nearly the same do not cancel each other
 DAMPING = 1e-7  # δ, as a part of the client's curvature along its own first gradient
@@ -67,6 +70,7 @@ class KrylovState(NamedTuple):
     radius: Array
     gamma: Array
     pace: Pace
+    H: Array | None  # the mean Hessian at the start, if it was shared
 
 
 def start(me: Client, x0: Vec, points: Array) -> Local:
@@ -110,19 +114,28 @@ def _accepted(state: KrylovState, F: Array, g: Vec) -> Array:
     return jnp.isfinite(F) & jnp.all(jnp.isfinite(g)) & (~jnp.isfinite(state.F) | lower | (g @ move <= 0))
 
 
-def _combine(points: Array, gradients: Array, g: Vec, M: Array, trust: Array) -> tuple[Vec, Vec, Array]:
+def _divide(V: Array, H: Array | None) -> Array:
+    """V·H⁻¹; V itself where no Hessian is shared."""
+    if H is None:
+        return V
+    d = H.shape[0]
+    return linalg.solve(H + RIDGE * jnp.trace(H) / d * jnp.eye(d), V.T).T
+
+
+def _combine(points: Array, gradients: Array, g: Vec, M: Array, H: Array | None, trust: Array) -> tuple[Vec, Vec, Array]:
     """The move by what is known, what it leaves of g, and γ of the last move (0 where that says nothing)."""
     S, lengths = _moves(points)
     Y = jnp.diff(gradients, axis=0) / jnp.where(lengths > 0, lengths, 1.0)[:, None]
     known = (lengths > 0) & jnp.all(jnp.isfinite(Y), axis=1)
     S, Y = jnp.where(known[:, None], S, 0.0), jnp.where(known[:, None], Y, 0.0)
-    beta = _solve(Y @ Y.T, Y @ g)
+    divided = _divide(Y, H)
+    beta = _solve(Y @ divided.T, divided @ g)
     K, M = S @ Y.T, jnp.where(jnp.outer(known, known), M, 0.0)
     correction = _solve(M, (K - M) @ beta)
     alpha = beta + jnp.where(trust & jnp.all(jnp.isfinite(correction)), correction, 0.0)
     curvature = S[-1] @ Y[-1]
     usual = curvature > 1e-12 * jnp.linalg.norm(Y[-1])
-    return -S.T @ alpha, g - Y.T @ beta, jnp.where(usual, (Y[-1] @ Y[-1]) / jnp.where(usual, curvature, 1.0), 0.0)
+    return -S.T @ alpha, g - Y.T @ beta, jnp.where(usual, (Y[-1] @ divided[-1]) / jnp.where(usual, curvature, 1.0), 0.0)
 
 
 def _solve(G: Array, v: Vec) -> Vec:
@@ -149,23 +162,31 @@ def _judge(pace: Pace, size: Array, possible: Array) -> Pace:
     )
 
 
+def _fetch(clients: Clients, local: Any, x0: Vec) -> tuple[Any, Array]:
+    local, packed = clients.mean(hessian, local, x0)
+    return local, unpack(packed, clients.d)
+
+
 def step(clients: Clients, state: KrylovState) -> KrylovState:
-    local, (F, g_u, packed, scale, newton) = clients.mean(look, state.local, state.u)
-    first, accept = ~jnp.isfinite(state.F), _accepted(state, F, g_u)
+    first, local, H = ~jnp.isfinite(state.F), state.local, state.H
+    if H is not None:
+        local, H = clients.cond(first, lambda known: _fetch(clients, known[0], state.u), lambda known: known, (local, H))
+    local, (F, g_u, packed, scale, newton) = clients.mean(look, local, state.u)
+    accept = _accepted(state, F, g_u)
     finite = jnp.isfinite(F) & jnp.all(jnp.isfinite(g_u))
     x0, g, F = (jnp.where(accept | first, new, old) for new, old in ((state.u, state.x0), (g_u, state.g), (F, state.F)))
     size = jnp.linalg.norm(g)
     points = _with_newest(state.points, state.u)
     gradients = _with_newest(state.gradients, jnp.where(finite, g_u, jnp.inf))
 
-    move, r, gamma = _combine(points, gradients, g, unpack(packed, len(points) - 1), accept)
-    known = jnp.where(first, scale, state.gamma)
+    move, r, gamma = _combine(points, gradients, g, unpack(packed, len(points) - 1), H, accept)
+    known = jnp.where(first, scale if H is None else 1.0, state.gamma)
     gamma = jnp.where(gamma > 0, gamma, jnp.where(known > 0, known, 1.0))
-    pace = _judge(state.pace, size, accept & (newton > 0) & (scale > 0))
+    pace = _judge(state.pace, size, accept & (newton > 0) & (scale > 0) & (H is None))
     local, q, extra = clients.cond(
         pace.preconditioned & accept,
         lambda local: (*clients.mean(precondition, local, r, gamma, scale), 1),
-        lambda local: (local, r / gamma, 0),
+        lambda local: (local, _divide(r, H) / gamma, 0),
         local,
     )
     p = move - q
@@ -187,20 +208,27 @@ def step(clients: Clients, state: KrylovState) -> KrylovState:
         radius=radius,
         gamma=gamma,
         pace=pace._replace(since=pace.since + extra),
+        H=H,
     )
 
 
 @refuse_unknown_keywords
-def krylov(*, memory: int = 15) -> Algorithm:
-    """Krylov steps with the given number of remembered moves (at most d are kept)."""
+def krylov(*, memory: int = 15, shared_hessian: bool = False) -> Algorithm:
+    """Krylov steps with the given number of remembered moves (at most d are kept).
+
+    shared_hessian   the clients may send one Hessian, as a sum, in the first round: d(d+1)/2 floats each
+    """
     memory = whole("krylov: memory", memory)
+    if not isinstance(shared_hessian, bool):
+        raise InvalidConfig(f"krylov: shared_hessian must be True or False, not {shared_hessian!r}.")
 
     def init(clients: Clients, x0: Vec) -> KrylovState:
         inf, zero = number(jnp.inf), jnp.zeros((), jnp.int64)
         points = jnp.tile(x0, (min(memory, clients.d) + 1, 1))
         pace = Pace(jnp.zeros((), bool), inf, zero, jnp.asarray(SLOW, jnp.int64), number(1.0))
-        g = jnp.zeros_like(x0)
+        g, H = jnp.zeros_like(x0), jnp.zeros((clients.d, clients.d)) if shared_hessian else None
         local = clients.start(start, x0, points)
-        return KrylovState(x0, local, inf, inf, g, x0, points, jnp.zeros_like(points), inf, number(0.0), pace)
+        return KrylovState(x0, local, inf, inf, g, x0, points, jnp.zeros_like(points), inf, number(0.0), pace, H)
 
-    return Algorithm(init, step, (start, look, precondition), Spec("krylov", {"memory": memory}), residual_is_gradient=True)
+    on_client = (start, look, hessian) if shared_hessian else (start, look, precondition)
+    return Algorithm(init, step, on_client, Spec("krylov", {"memory": memory, "shared_hessian": shared_hessian}), residual_is_gradient=True)
