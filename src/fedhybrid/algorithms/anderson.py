@@ -13,7 +13,9 @@ way (a row of products up; γ and an epoch down). The fixed point is the method'
 
 Going back: a mix whose ‖r‖ is not finite, or more than twice the least since the memory was last empty, is dropped. γ = 0 and a new epoch
 tell so: whoever sees a new epoch forgets its newest image and begins from the one before it, which was accepted; and the server from that
-one's x₀. The memory is empty then. A step from a plain image is never dropped, as it is the method's own.
+one's x₀. The memory is empty then. A step from a plain image is not dropped, as it is the method's own; except while
+somebody is away and ‖r‖ is not finite or a thousand times its least: a client that left after a round that was dropped counts with its
+reply of that round, and then the server waits for it.
 
 Absence: acceleration pauses while somebody is away. Whoever missed a round has not mixed, and its row of products is an old one; so after
 a round with a reply missing the memory is empty and γ = 0, and all begin from their own newest image, as in the method itself: also
@@ -39,7 +41,8 @@ from ..status import InvalidConfig, refuse_unknown_keywords
 from .base import Algorithm, Array, Spec, Vec, number
 
 RIDGE = 1e-10  # of the small system, whose diagonal is 1
-GROWTH = 2.0  # of ‖r‖, above its least, that a mix may cost
+GROWTH = 2.0  # what a mix may make of the least ‖r‖
+AWAY = 1e3  # and a plain step while somebody is away
 PENALTIES = ("mu", "rho", "eta")  # what methods call it; η is 1/μ
 
 
@@ -145,11 +148,11 @@ class Step:
         method = self.method(mixing, state.method._replace(x0=state.x0, local=state.local, residual=state.residual))
 
         size = mixing.row[-1]
-        plain = state.count <= 1
-        accept = plain | (jnp.isfinite(size) & (size <= GROWTH**2 * state.best))
+        plain, here = state.count <= 1, mixing.missed == 0
+        accept = (size <= jnp.where(plain, AWAY, GROWTH) ** 2 * state.best) | (plain & here)
         images = jnp.where(accept, _with_newest(state.images, _own(method)), state.images)
         products = _with_row(state.products, mixing.row)
-        count = jnp.where(accept & (mixing.missed == 0), jnp.minimum(state.count + 1, slots), 0)
+        count = jnp.where(accept & here, jnp.minimum(state.count + 1, slots), 0)
         gamma = _coefficients(products, count)
         method = method._replace(**dict(zip(_names(method), _mix(images, gamma), strict=True)))
         return AndersonState(
@@ -160,7 +163,7 @@ class Step:
             images=images,
             products=products,
             count=count,
-            best=jnp.where(plain, size, jnp.minimum(state.best, size)),
+            best=jnp.where(accept, jnp.where(plain, size, jnp.minimum(state.best, size)), state.best),
             gamma=gamma,
             epoch=state.epoch + jnp.where(accept, 0, 1),
         )
@@ -234,7 +237,9 @@ def _refuse_unsuited(algorithm: Any) -> None:
     if isinstance(algorithm.step, Step):
         raise InvalidConfig("anderson: this algorithm is accelerated already; for more of it, raise memory.")
     if len(algorithm.on_client) != 2:
-        raise InvalidConfig(f"anderson: clients of {name} answer {len(algorithm.on_client) - 1} kinds of question; one a step can be mixed.")
+        raise InvalidConfig(
+            f"anderson: clients of {name} answer {len(algorithm.on_client) - 1} kinds of question; one a step can be mixed."
+        )
     kept = getattr(inspect.signature(algorithm.on_client[0]).return_annotation, "_fields", ())
     if not {"x", "lam"} <= set(kept) or not set(PENALTIES) & set(kept):
         raise InvalidConfig(
