@@ -1,4 +1,4 @@
-"""Anderson acceleration: its rounds against slow NumPy, the contract of every method, and what happens where a mix goes wrong or clients leave."""
+"""Anderson acceleration: its rounds against slow NumPy, the contract of every method, mixes that go wrong, and clients that leave."""
 
 import functools
 
@@ -255,7 +255,7 @@ def test_the_checkpoint_of_another_method_is_refused(other, tmp_path):
 
 
 REFUSED = {
-    "accelerated already": lambda: plain_start(),
+    "accelerated already": plain_start,
     "keep nothing that is declared": lambda: fh.gd(step_size=0.1),
     "x0, y, lam, alpha, rho; it needs x": lambda: fh.fednew(alpha=1.0, rho=1.0),
     "kinds of question": lambda: fh.multipliers(mu=1.0, b=1.0),

@@ -4,9 +4,11 @@
 
 Every column of the fit is scaled to length 1, and a ridge of 1e-10 times the identity stands below it (as rows of √1e-10). A step that was
 mixed and has a ‖r‖ of more than twice the least since the memory was empty, or one that is not finite, is undone: the next one begins from
-the image before it, with an empty memory. While somebody is away it does nothing, its last x − λ/μ counts, and the memory stays empty.
+the image before it, with an empty memory. The third in a row of mixed steps that lower no ‖r‖ is kept and empties the memory. While
+somebody is away it does nothing, its last x − λ/μ counts, and the memory stays empty.
 """
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +17,7 @@ from reference.fedhybrid import fedhybrid
 
 
 class Trace(NamedTuple):
-    """After each round: x and lam (rounds, n, d), the clients' images; x0 (rounds, d), mixed; γ (rounds, h), oldest first; dropped or not."""
+    """After each round: x and lam (rounds, n, d), the images; x0 (rounds, d), mixed; γ (rounds, h), oldest first; dropped or not."""
 
     x: np.ndarray
     lam: np.ndarray
@@ -25,14 +27,14 @@ class Trace(NamedTuple):
 
 
 def anderson(clients, kinds, mu, a, b, x0, x, lam, rounds, memory, away=lambda k: (), image=fedhybrid):
-    n, d = np.shape(x)
+    n = len(clients)
     x0 = np.mean(x, axis=0) - np.mean(lam, axis=0) / mu if x0 is None else np.array(x0, dtype=float)
     s_x, s_lam = np.array(x, dtype=float), np.array(lam, dtype=float)
     held = [(s_x[i], s_lam[i]) for i in range(n)]  # the last image of each
     sent = [s_x[i] - s_lam[i] / mu for i in range(n)]
     history = []  # (x, lam, x0, r), all images that may be mixed
     safe = (s_x, s_lam, x0)
-    best, mixed = np.inf, False
+    best, idle, mixed = np.inf, 0, False
     trace = Trace([], [], [], [], [])
     for k in range(rounds):
         absent = set(away(k))
@@ -53,14 +55,15 @@ def anderson(clients, kinds, mu, a, b, x0, x, lam, rounds, memory, away=lambda k
             s_x, s_lam, x0 = safe
             history, mixed = [], False
         else:
+            idle = idle + 1 if mixed and size >= best else 0
             best = min(best, size) if mixed else size
             safe = (t_x, t_lam, t_x0)
             held = [(t_x[i], t_lam[i]) for i in range(n)]
-            history = [] if absent else [*history, (t_x, t_lam, t_x0, r)][-memory - 1 :]
+            history = [] if absent or idle >= 3 else [*history, (t_x, t_lam, t_x0, r)][-memory - 1 :]
             s_x, s_lam, x0 = safe
             mixed = len(history) > 1
             if mixed:
-                moves = np.array([after[3] - before[3] for before, after in zip(history, history[1:], strict=False)]).T
+                moves = np.array([after[3] - before[3] for before, after in itertools.pairwise(history)]).T
                 length = np.linalg.norm(moves, axis=0)
                 count = len(length)
                 tall = np.vstack([moves / length, np.sqrt(1e-10) * np.eye(count)])

@@ -15,7 +15,8 @@ Going back: a mix whose ‖r‖ is not finite, or more than twice the least sinc
 tell so: whoever sees a new epoch forgets its newest image and begins from the one before it, which was accepted; and the server from that
 one's x₀. The memory is empty then. A step from a plain image is not dropped, as it is the method's own; except while
 somebody is away and ‖r‖ is not finite or a thousand times its least: a client that left after a round that was dropped counts with its
-reply of that round, and then the server waits for it.
+reply of that round, and then the server waits for it. Three mixes in a row without a lower ‖r‖ are kept, but empty the memory: far from
+the answer, where T is far from linear, old differences can hold a run near one place for hundreds of rounds.
 
 Absence: acceleration pauses while somebody is away. Whoever missed a round has not mixed, and its row of products is an old one; so after
 a round with a reply missing the memory is empty and γ = 0, and all begin from their own newest image, as in the method itself: also
@@ -42,6 +43,7 @@ from .base import Algorithm, Array, Spec, Vec, number
 
 RIDGE = 1e-10  # of the small system, whose diagonal is 1
 GROWTH = 2.0  # what a mix may make of the least ‖r‖
+IDLE = 3  # rounds without a lower ‖r‖ after which the memory says nothing
 AWAY = 1e3  # and a plain step while somebody is away
 PENALTIES = ("mu", "rho", "eta")  # what methods call it; η is 1/μ
 
@@ -116,6 +118,7 @@ class AndersonState(NamedTuple):
     products: Array  # (h + 1, h + 1), means of rᵢⱼ·rᵢₖ
     count: Array  # of the newest of them that may be used
     best: Array  # least ‖r‖² since the memory was empty
+    idle: Array  # rounds since then
     gamma: Vec
     epoch: Array  # how many steps have been dropped
 
@@ -152,7 +155,8 @@ class Step:
         accept = (size <= jnp.where(plain, AWAY, GROWTH) ** 2 * state.best) | (plain & here)
         images = jnp.where(accept, _with_newest(state.images, _own(method)), state.images)
         products = _with_row(state.products, mixing.row)
-        count = jnp.where(accept & here, jnp.minimum(state.count + 1, slots), 0)
+        idle = jnp.where(plain | (size < state.best), 0, state.idle + 1)
+        count = jnp.where(accept & here & (idle < IDLE), jnp.minimum(state.count + 1, slots), 0)
         gamma = _coefficients(products, count)
         method = method._replace(**dict(zip(_names(method), _mix(images, gamma), strict=True)))
         return AndersonState(
@@ -164,6 +168,7 @@ class Step:
             products=products,
             count=count,
             best=jnp.where(accept, jnp.where(plain, size, jnp.minimum(state.best, size)), state.best),
+            idle=idle,
             gamma=gamma,
             epoch=state.epoch + jnp.where(accept, 0, 1),
         )
@@ -221,6 +226,7 @@ def anderson(algorithm: Algorithm, *, memory: int = 10) -> Algorithm:
             products=jnp.zeros((memory + 1, memory + 1)),
             count=zero,
             best=inf,
+            idle=zero,
             gamma=jnp.zeros(memory),
             epoch=zero,
         )
