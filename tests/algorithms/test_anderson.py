@@ -311,6 +311,27 @@ def test_a_mix_that_goes_wrong_is_undone_by_everyone(wrong, transport):
     assert (int(again.epoch), int(again.count)) == (1, 1)
 
 
+# mixes that go wrong by themselves: dropped at rounds 6 and none better at 22; dropped at 8 and 17
+ROUGH = {"a memory of two": (0.1, 2, [6], [22, 23]), "a memory of five": (0.3, 5, [8, 17], [])}
+
+
+@every_transport
+@pytest.mark.parametrize("name", ROUGH)
+def test_rounds_that_are_dropped_are_the_references(name, transport):
+    b_newton, memory, dropped, idle = ROUGH[name]
+    data, gradient = sample("poisson"), np.array(KINDS) == "gradient"
+    a, b = np.where(gradient, 0.5, 1.0), np.where(gradient, 0.3 * 0.05, b_newton)
+    expected = reference(data.oracle("client"), KINDS, 0.05, a, b, None, X, LAM, 25, memory)
+    got = rounds_of(accelerated(memory, mu=0.05, a=a, b=b), transport(data.fleet("client")), 25)
+    assert np.flatnonzero(expected.dropped).tolist() == dropped
+    assert np.flatnonzero(np.diff(got[4], prepend=0)).tolist() == dropped
+    plain = [0, *(k + more for k in dropped for more in (0, 1)), *idle]
+    assert [k for k in range(25) if not np.any(got[3][k])] == sorted(plain)
+    for k in set(range(25)) - set(dropped):
+        assert error(got[0][k], expected.x[k]) <= 1e-7, k
+        assert error(got[2][k], expected.x0[k]) <= 1e-7, k
+
+
 def test_after_going_back_it_is_as_fast_as_a_fresh_start():
     data = sample("logistic")
     clients, algorithm = fh.Stacked(data.fleet()), accelerated()
