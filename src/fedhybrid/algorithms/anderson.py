@@ -9,13 +9,14 @@ The method's step is a map T of all clients' (xᵢ, λᵢ), and its answer a fix
               x₀ = u − Σⱼ γⱼ·Δuⱼ                   uⱼ: its own last images, the x₀ that the method would have gone on with
 
 x₀ is linear in the images, so that this is the x₀ of the mixed clients. Cost of a step: the method's, and h + 1 floats a client more each
-way (a row of products up; γ and an epoch down). The fixed point is the method's. For quadratics it is GMRES on T, restarted after h moves.
+way (a row of products up; γ and an epoch down). The fixed point is the method's. For quadratics its
+first h moves are in essence those of GMRES; later ones see only the last h.
 
 Going back: a mix whose ‖r‖ is not finite, or more than twice the least since the memory was last empty, is dropped. γ = 0 and a new epoch
 tell so: whoever sees a new epoch forgets its newest image and begins from the one before it, which was accepted; and the server from that
-one's x₀. The memory is empty then. A step from a plain image is not dropped, as it is the method's own; except while
-somebody is away and ‖r‖ is not finite or a thousand times its least: a client that left after a round that was dropped counts with its
-reply of that round, and then the server waits for it. Three mixes in a row without a lower ‖r‖ are kept, but empty the memory: far from
+one's x₀. The memory is empty then. A step from a plain image is not dropped, as it is the method's own; except while somebody
+is away and ‖r‖ is not finite or a thousand times its least: a client that left after a round that was dropped counts with its reply of
+that round, and then the server waits for it. Three mixes in a row without a lower ‖r‖ are kept, but empty the memory: far from
 the answer, where T is far from linear, old differences can hold a run near one place for hundreds of rounds.
 
 Absence: acceleration pauses while somebody is away. Whoever missed a round has not mixed, and its row of products is an old one; so after
