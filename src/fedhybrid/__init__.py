@@ -6,6 +6,7 @@ from . import theory as theory
 from .algorithms import ALGORITHMS as ALGORITHMS
 from .algorithms.admm import admm as admm
 from .algorithms.aide import aide as aide
+from .algorithms.anderson import anderson as anderson
 from .algorithms.base import Algorithm as Algorithm
 from .algorithms.cocoa import cocoa as cocoa
 from .algorithms.dane import dane as dane

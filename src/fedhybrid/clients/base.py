@@ -83,6 +83,10 @@ class Clients(Protocol):
         """One round. The mean is over every enrolled client."""
         ...
 
+    def missed(self, local: Local) -> Array:
+        """How many replies the last round went without."""
+        ...
+
     def one(self, fn: ClientFunction, local: Local, who: Any, *down: Any) -> tuple[Local, Up]:
         """One round with client number `who` alone. What it sends is seen as it is: no secure sum can hide it."""
         ...
