@@ -35,6 +35,7 @@ from .checkpoint import Checkpoint as Checkpoint
 from .clients.clock import Clock as Clock
 from .clients.serial import Serial as Serial
 from .clients.stacked import Stacked as Stacked
+from .costs import choose as choose
 from .fleet import Fleet as Fleet
 from .losses import custom as custom
 from .losses import huber as huber

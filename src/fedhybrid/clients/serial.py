@@ -24,7 +24,7 @@ class Serial:
         self.n, self.d = fleet.n, fleet.d
         self.rates = None if clock is None else clock.rates(fleet.n)
         with jax.enable_x64(True):
-            self.clients: list[Client] = [jax.device_put(fleet.client(i, _padded(fleet.sites[i].A.shape[0]))) for i in fleet.order]
+            self.clients: list[Client] = [jax.device_put(fleet.client(i, padded(fleet.sites[i].A.shape[0]))) for i in fleet.order]
 
     def start(self, fn: Callable[..., Any], *down: Any) -> Local:
         zero, none = np.int64(0), np.float64(0.0)
@@ -110,7 +110,7 @@ def _round(fn: Callable[..., Any], me: Client, part: Any, *down: Any) -> tuple[A
 _decoded = jax.jit(decoded)
 
 
-def _padded(rows: int) -> int:
+def padded(rows: int) -> int:
     """The next of 1, 2, 3, 4, 6, 8, 12, 16, …: few enough sizes to compile for, at most 1.5 times the rows."""
     power = 1 << max(0, rows - 1).bit_length()
     return power * 3 // 4 if power >= 4 and rows <= power * 3 // 4 else power

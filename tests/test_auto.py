@@ -1,0 +1,112 @@
+"""update="auto": a choice by prices and a rehearsal, recorded, replayable, and near the best of all choices."""
+
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from samples import same_bits, sample
+
+import fedhybrid as fh
+from fedhybrid import costs
+from fedhybrid.clients.stacked import Stacked
+from fedhybrid.measure import measure, optimum
+
+
+def ill_conditioned(n=4, d=24, rows=120, seed=0, decades=2.0):
+    """IID sites whose columns differ in scale: the Hessian of any is nearly that of all."""
+    rng = np.random.default_rng(seed)
+    scales, truth = 10 ** -np.linspace(0.0, decades, d), rng.normal(size=d)
+    sites = []
+    for _ in range(n):
+        A = rng.normal(size=(rows, d)) * scales
+        sites.append((A, (A @ truth + rng.logistic(size=rows) > 0).astype(float)))
+    return sites
+
+
+def fleet(sites=None, update="auto", **more):
+    return fh.Fleet(ill_conditioned() if sites is None else sites, loss=fh.logistic, reg=1e-6, update=update, **more)
+
+
+CLOCK = fh.Clock(speed=[1e8, 3e7, 1e7, 6e7], latency=1e-3, bandwidth=1e6)
+
+
+def test_the_choice_is_recorded_and_can_be_given_again():
+    chosen = fleet(clock=CLOCK)
+    assert set(chosen.updates) <= {"gradient", "newton"}
+    assert [site.update for site in chosen.choices] == list(chosen.updates)
+    notes = fh.solve(chosen).notes
+    for name, site in zip(chosen.names, chosen.choices, strict=True):
+        assert any(note.startswith(f"{name}: {site.update}, ") and "a step" in note for note in notes)
+    again = fleet(update=chosen.updates)
+    assert again.fingerprint == chosen.fingerprint
+    assert same_bits(fh.solve(again).trace.x0, fh.solve(chosen).trace.x0)
+
+
+def test_without_a_clock_every_site_is_timed_here():
+    chosen = fleet()
+    assert all(0 < site.gradient < 60 and 0 < site.newton < 60 for site in chosen.choices)
+    assert fh.solve(chosen).status is fh.Status.SOLVED
+
+
+def test_prices_are_those_that_a_run_with_the_clock_is_charged():
+    plain = fleet(update="gradient")
+    prices = costs._prices(plain, fh.krylov(), CLOCK)
+    for kind, update in enumerate(("gradient", "newton")):
+        trace = fh.run(fh.krylov(), CLOCK(fleet(update=update)), 1)[1]
+        (start, look), *_ = zip(prices.seconds[0][kind], prices.seconds[1][kind], strict=True)
+        assert trace.seconds[0] == pytest.approx(prices.seconds[0][kind].max() + prices.seconds[1][kind].max(), rel=1e-12)
+
+
+def test_a_newton_step_costs_more_on_a_slower_machine():
+    choice = fh.choose(fleet(update="gradient"), clock=CLOCK)
+    newton = np.array([site.newton for site in choice.sites])
+    assert (np.argsort(newton) == np.argsort(-CLOCK.speed)).all()
+    assert all(site.newton > site.gradient for site in choice.sites)
+
+
+def test_a_rehearsal_is_the_method_itself_where_every_client_is_quadratic():
+    data = sample("squared")
+    updates = ("gradient", "newton", "newton", "gradient", "newton", "gradient")
+    real = data.fleet(update=updates)
+    clock = fh.Clock(speed=np.linspace(1e3, 9e3, 6), latency=0.01, bandwidth=1e3)
+    for algorithm in (fh.krylov(), fh.fedhybrid(mu=1.0, a=0.5, b=0.1), fh.gd(step_size=0.1)):
+        best = optimum(real)
+        expected, _ = measure(algorithm, clock(real), best, rounds=20, until=0.0)
+        with fh.numerics.scope():
+            f, _ = costs._model(real)
+            clients = costs.Rehearsal(f, np.array([update == "newton" for update in updates]), costs._prices(real, algorithm, clock))
+        got, _ = measure(algorithm, clients, best, rounds=20, until=0.0)
+        assert got.gap[:5] == pytest.approx(expected.gap[:5], rel=1e-6)
+        assert got.seconds[:5] == pytest.approx(expected.seconds[:5], rel=1e-12)
+
+
+def test_the_choice_does_not_depend_on_the_order_of_the_sites():
+    sites, order = ill_conditioned(), np.array([2, 0, 3, 1])
+    clock = fh.Clock(speed=CLOCK.speed[order], latency=1e-3, bandwidth=1e6)
+    assert fleet([sites[i] for i in order], clock=clock).updates == tuple(fleet(clock=CLOCK).updates[i] for i in order)
+
+
+def seconds_of_all(sites, algorithm_of, clock):
+    best, found = optimum(fleet(sites, "gradient")), {}
+    for updates in itertools.product(("gradient", "newton"), repeat=len(sites)):
+        curve, _ = measure(algorithm_of(updates), clock(fleet(sites, updates)), best, rounds=2000, until=1e-8)
+        found[updates] = curve.first_below(1e-8, "seconds")
+    return found
+
+
+def test_auto_is_within_a_tenth_of_the_best_of_all_choices():
+    found = seconds_of_all(ill_conditioned(), lambda updates: fh.krylov(), CLOCK)
+    best, auto = min(found.values()), found[fleet(clock=CLOCK).updates]
+    assert auto <= 1.1 * best
+    assert found["gradient",] * 1 if False else found[("gradient",) * 4] > 1.1 * auto
+
+
+def test_a_clock_without_auto_is_refused():
+    with pytest.raises(fh.InvalidConfig, match="transport=clock"):
+        fleet(update="newton", clock=CLOCK)
+
+
+def test_auto_is_for_all_sites():
+    with pytest.raises(fh.InvalidConfig, match="auto for all"):
+        fleet(update=["auto", "newton", "gradient", "newton"])
