@@ -100,7 +100,7 @@ class Fleet:
             self._choose(clock)
 
     def _choose(self, clock: Clock | None) -> None:
-        from . import costs  # noqa: PLC0415 (a choice rehearses algorithms, which know fleets)
+        from . import costs  # here, as a choice rehearses algorithms, which know fleets
 
         chosen = costs.choose(self, clock=clock)
         self.updates, self.choices = chosen.updates, chosen.sites

@@ -181,9 +181,7 @@ def ways(rng: random.Random, directory: Path) -> Iterator[tuple]:
 
 @needs_strace
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("case", "every", "deaths"), [("logistic", 1, 80), ("squared", 1, 50), ("default", 1, 30), ("serial", 1, 20)]
-)
+@pytest.mark.parametrize(("case", "every", "deaths"), [("logistic", 1, 80), ("squared", 1, 50), ("default", 1, 30), ("serial", 1, 20)])
 def test_killed_200_times_runs_end_with_the_same_bits(tmp_path: Path, case: str, every: int, deaths: int) -> None:
     expected = digest(unbroken(case))
     rng = random.Random(f"{case} {every}")

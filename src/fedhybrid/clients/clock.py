@@ -63,7 +63,7 @@ class Clock:
         self.bandwidth = _read("bandwidth", bandwidth, lambda value: value > 0)
 
     def __call__(self, fleet: "Fleet") -> "Clients":
-        from .stacked import Stacked  # noqa: PLC0415 (a transport knows the clock)
+        from .stacked import Stacked  # here, as a transport knows the clock
 
         return Stacked(fleet, clock=self)
 
