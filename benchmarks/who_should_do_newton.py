@@ -82,6 +82,7 @@ CASES: dict[str, Case] = {
     "hetero": Case("heterogeneous", sites((200,) * N, 30, decades=1.0, apart=0.5, seed=4), 1e-3, "krylov", clock(N, 4)),
     "unequal": Case("one site ten times larger", sites(ONE_LARGE, 30, decades=2.0, seed=5), 1e-5, "krylov", clock(N, 5)),
     "iid-fedhybrid": Case("IID", sites((200,) * N, 30, decades=0.5, seed=6), 1e-2, "fedhybrid", clock(N, 6)),
+    "dear-fedhybrid": Case("IID, d=100", sites((300,) * N, 100, decades=0.0, seed=9), 0.1, "fedhybrid", clock(N, 9)),
     "hetero-fedhybrid": Case("heterogeneous", sites((200,) * N, 30, decades=0.5, apart=0.3, seed=7), 1e-2, "fedhybrid", clock(N, 7)),
     "unequal-fedhybrid": Case("one site ten times larger", sites(ONE_LARGE, 30, decades=0.5, seed=8), 1e-2, "fedhybrid", clock(N, 8)),
 }

@@ -1,6 +1,7 @@
 """update="auto": a choice by prices and a rehearsal, recorded, replayable, and near the best of all choices."""
 
 import itertools
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -8,18 +9,20 @@ from samples import same_bits, sample
 
 import fedhybrid as fh
 from fedhybrid import costs
+from fedhybrid.algorithms.defaults import safe_parameters
 from fedhybrid.measure import measure, optimum
 from fedhybrid.numerics import scope
 
 
-def ill_conditioned(n=4, d=24, rows=120, seed=0, decades=2.0):
-    """IID sites whose columns differ in scale: the Hessian of any is nearly that of all."""
+def ill_conditioned(n=4, d=24, rows=120, seed=0, decades=2.0, apart=0.0, squared=False):
+    """Sites whose columns differ in scale. Where they are not `apart`, they are IID: the Hessian of any is nearly that of all."""
     rng = np.random.default_rng(seed)
     scales, truth = 10 ** -np.linspace(0.0, decades, d), rng.normal(size=d)
     sites = []
     for _ in range(n):
-        A = rng.normal(size=(rows, d)) * scales
-        sites.append((A, (A @ truth + rng.logistic(size=rows) > 0).astype(float)))
+        A = rng.normal(size=(rows, d)) * scales * 10 ** (apart * rng.normal(size=d))
+        z = A @ truth
+        sites.append((A, z + rng.normal(size=rows) if squared else (z + rng.logistic(size=rows) > 0).astype(float)))
     return sites
 
 
@@ -85,19 +88,68 @@ def test_the_choice_does_not_depend_on_the_order_of_the_sites():
     assert fleet([sites[i] for i in order], clock=clock).updates == tuple(fleet(clock=CLOCK).updates[i] for i in order)
 
 
-def seconds_of_all(sites, algorithm_of, clock):
-    best, found = optimum(fleet(sites, "gradient")), {}
-    for updates in itertools.product(("gradient", "newton"), repeat=len(sites)):
-        curve, _ = measure(algorithm_of(updates), clock(fleet(sites, updates)), best, rounds=2000, until=1e-8)
+class Fleets(NamedTuple):
+    sites: list
+    loss: Any
+    reg: float
+    method: str
+
+    def fleet(self, updates):
+        return fh.Fleet(self.sites, loss=self.loss, reg=self.reg, update=updates)
+
+    def algorithm(self):
+        """krylov, or fedhybrid with the parameters that suit a choice."""
+        plain = self.fleet("gradient")
+        bounds = fh.theory.bounds(plain)
+        return lambda updates: fh.krylov() if self.method == "krylov" else fh.fedhybrid(**safe_parameters(*bounds, updates))
+
+
+SLOW = pytest.mark.slow
+FLEETS = {
+    "least squares": Fleets(ill_conditioned(d=40, squared=True), fh.squared, 1e-5, "krylov"),
+    "apart": Fleets(ill_conditioned(decades=1.0, apart=0.5, seed=1), fh.logistic, 1e-3, "krylov"),
+    "fedhybrid": Fleets(ill_conditioned(decades=0.5, seed=2), fh.logistic, 1e-2, "fedhybrid"),
+    "fedhybrid, dear": Fleets(ill_conditioned(d=60, rows=240, decades=0.0, seed=3), fh.logistic, 0.3, "fedhybrid"),
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["least squares", "fedhybrid", pytest.param("fedhybrid, dear", marks=SLOW), pytest.param("apart", marks=SLOW)]
+)
+def test_auto_is_within_a_tenth_of_the_best_of_all_choices(name):
+    one, found = FLEETS[name], {}
+    make, best = one.algorithm(), optimum(one.fleet("gradient"))
+    for updates in itertools.product(("gradient", "newton"), repeat=4):
+        curve, _ = measure(make(updates), CLOCK(one.fleet(updates)), best, rounds=2000, until=1e-8)
         found[updates] = curve.first_below(1e-8, "seconds")
-    return found
+    chosen = fh.choose(one.fleet("gradient"), make, clock=CLOCK).updates
+    assert found[chosen] <= 1.1 * min(found.values())
 
 
-def test_auto_is_within_a_tenth_of_the_best_of_all_choices():
-    found = seconds_of_all(ill_conditioned(), lambda updates: fh.krylov(), CLOCK)
-    best, auto = min(found.values()), found[fleet(clock=CLOCK).updates]
-    assert auto <= 1.1 * best
-    assert found["gradient", "gradient", "gradient", "gradient"] > 1.1 * auto
+def test_newton_updates_are_chosen_where_they_pay():
+    chosen = fleet(clock=CLOCK)
+    assert "newton" in chosen.updates
+    auto, gradient = (fh.solve(one, transport=CLOCK).seconds for one in (chosen, fleet(update="gradient")))
+    assert auto < 0.7 * gradient
+
+
+@pytest.mark.parametrize("loss", ["poisson", "softmax"])
+def test_any_loss_and_the_smallest_sites_can_be_chosen_for(loss):
+    chosen = sample(loss).fleet(update="auto", clock=fh.Clock(speed=1e6))
+    assert len(chosen.updates) == len(chosen.choices) == 6
+    assert all(np.isfinite([site.gradient, site.newton]).all() for site in chosen.choices)
+
+
+def test_one_site_with_one_column_chooses_too():
+    chosen = fh.Fleet([(np.ones((3, 1)), np.arange(3.0))], loss=fh.squared, update="auto", clock=fh.Clock(speed=1e6))
+    assert chosen.updates[0] in ("gradient", "newton")
+
+
+def test_without_a_model_everybody_does_gradient_updates(monkeypatch):
+    monkeypatch.setattr(costs, "LARGEST_MODEL", 10)
+    chosen = fleet()
+    assert set(chosen.updates) == {"gradient"}
+    assert "no model to choose by" in chosen.notes[-1]
 
 
 def test_a_clock_without_auto_is_refused():

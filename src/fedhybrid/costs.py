@@ -76,18 +76,22 @@ def choose(
     if not callable(given) and not isinstance(given, Algorithm):
         raise InvalidConfig(f"choose: algorithm must be made by a call, such as fedhybrid.krylov(), not {type(given).__name__}.")
     if fleet.n * fleet.d**2 > LARGEST_MODEL:
-        return Choice(("gradient",) * fleet.n, (SiteChoice("gradient", math.nan, math.nan),) * fleet.n, {})
+        return _nobody(fleet)
 
     def make(updates: tuple[str, ...]) -> Algorithm:
         return given if isinstance(given, Algorithm) else given(updates)
 
     with scope():
+        model = _model(fleet)
+        if model is None:
+            return _nobody(fleet)
+        f, best = model
         prices = _prices(fleet, make(("gradient",) * fleet.n), clock)
-        f, best = _model(fleet)
         expected: dict[int, float] = {}
         order = np.argsort(prices.newton, kind="stable")
         rng = np.random.default_rng(0)
-        starts = [np.zeros(fleet.d), *(STRAY * rng.normal(size=(REHEARSALS - 1, fleet.d)) * best.x)]
+        strays = 0 if fleet.on_statistics else REHEARSALS - 1  # of a quadratic objective the model is exact, and one rehearsal the run
+        starts = [np.zeros(fleet.d), *(STRAY * rng.normal(size=(strays, fleet.d)) * best.x)]
         for k in _thresholds(fleet.n):
             does_newton = np.isin(np.arange(fleet.n), order[:k])
             clients = Rehearsal(f, does_newton, prices)
@@ -98,10 +102,14 @@ def choose(
     return Choice(updates, tuple(SiteChoice(*one) for one in each), expected)
 
 
+def _nobody(fleet: "Fleet") -> Choice:
+    return Choice(("gradient",) * fleet.n, (SiteChoice("gradient", math.nan, math.nan),) * fleet.n, {})
+
+
 def describe(name: str, site: SiteChoice) -> str:
     """A line for notes, such as “site 3: newton, 2.1 ms a step”."""
     if math.isnan(site.gradient):
-        return f"{name}: gradient, as the Hessians of all sites would not fit"
+        return f"{name}: gradient, as there is no model to choose by (the Hessians are too large, or not finite)"
     mine, other = (site.newton, site.gradient) if site.update == "newton" else (site.gradient, site.newton)
     instead = "gradient" if site.update == "newton" else "newton"
     return f"{name}: {site.update}, {_in_words(mine)} a step ({instead}: {_in_words(other)})"
@@ -211,26 +219,31 @@ def _on_client(fn: Callable[..., Any], *args: Any) -> Any:
 # ── rehearsal ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _model(fleet: "Fleet") -> tuple[Quadratic, Optimum]:
-    """The quadratic model of every fᵢ, and its optimum: expanded where one Newton step on the model at zero leads."""
-    x = np.zeros(fleet.d)
-    for _ in range(1 if fleet.on_statistics else 2):
-        parts = [_expanded(fleet.client(i, padded(fleet.sites[i].A.shape[0])).f, x) for i in range(fleet.n)]
-        H, g, value = (np.stack([np.asarray(part) for part in column]) for column in zip(*parts, strict=True))
-        c = H @ x - g
-        x_before, x = x, _minimiser(H.sum(axis=0), c.sum(axis=0))
-    constant = value - g @ x_before + 0.5 * np.einsum("i,nij,j->n", x_before, H, x_before)
-    f = Quadratic(*map(jnp.asarray, (H, c, constant)))
-    return f, Optimum(x, float(x @ (0.5 * H.sum(axis=0) @ x - c.sum(axis=0)) + constant.sum()))
+def _model(fleet: "Fleet") -> tuple[Quadratic, Optimum] | None:
+    """The quadratic model of every fᵢ, and its optimum: expanded at zero, or where a Newton step from there leads, if F is less there.
+    None where the Hessians are not finite."""
+    found = _model_at(fleet, np.zeros(fleet.d))
+    if found is None or fleet.on_statistics:
+        return found
+    closer = _model_at(fleet, found[1].x, below=float(jnp.sum(found[0].constant)))
+    return found if closer is None else closer
+
+
+def _model_at(fleet: "Fleet", x: np.ndarray, below: float = math.inf) -> tuple[Quadratic, Optimum] | None:
+    parts = [_expanded(fleet.client(i, padded(fleet.sites[i].A.shape[0])).f, x) for i in range(fleet.n)]
+    H, g, value = (np.stack([np.asarray(part) for part in column]) for column in zip(*parts, strict=True))
+    if not (np.all(np.isfinite(H)) and np.all(np.isfinite(g)) and value.sum() < below):
+        return None
+    c, constant = H @ x - g, value - g @ x + 0.5 * (H @ x) @ x
+    H_sum, c_sum = H.sum(axis=0), c.sum(axis=0)
+    x_best = np.linalg.lstsq(H_sum, c_sum, rcond=None)[0]
+    best = Optimum(x_best, float(x_best @ (0.5 * H_sum @ x_best - c_sum) + constant.sum()))
+    return Quadratic(*map(jnp.asarray, (H, c, constant))), best
 
 
 @jax.jit
 def _expanded(f: Any, x: Array) -> tuple[Array, Array, Array]:
     return f.hess(x), f.grad(x), f.value(x)
-
-
-def _minimiser(H: np.ndarray, c: np.ndarray) -> np.ndarray:
-    return np.asarray(np.linalg.lstsq(H, c, rcond=None)[0])
 
 
 def _seconds(algorithm: Algorithm, clients: "Rehearsal", best: Optimum, start: np.ndarray) -> float:
