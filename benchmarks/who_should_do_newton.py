@@ -1,6 +1,6 @@
 """Which clients should do Newton updates? All 2ⁿ answers on small fleets with a tenfold spread in speed, and what "auto" answers.
 
-Seconds are simulated (fedhybrid.Clock): counted flops over given speeds, and links; so every number here is the same on every machine.
+Seconds are simulated (fedhybrid.Clock): counted flops over given speeds, and links; the same on every machine, but for choosing_seconds.
 Each choice runs to gap 1e-8. Prints a table; writes benchmarks/results/who_should_do_newton.json and .png.
 
     python benchmarks/who_should_do_newton.py [case …]

@@ -157,6 +157,11 @@ def test_a_clock_without_auto_is_refused():
         fleet(update="newton", clock=CLOCK)
 
 
+def test_a_method_on_rows_has_nothing_to_choose():
+    with pytest.raises(fh.InvalidConfig, match="works on rows"):
+        fh.choose(fleet(update="gradient"), fh.cocoa(), clock=CLOCK)
+
+
 def test_auto_is_for_all_sites():
     with pytest.raises(fh.InvalidConfig, match="auto for all"):
         fleet(update=["auto", "newton", "gradient", "newton"])

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from .algorithms import ALGORITHMS
 from .algorithms.base import Algorithm
 from .algorithms.krylov import krylov
 from .clients.base import Client, Local, Meter, decoded, floats
@@ -81,12 +82,17 @@ def choose(
     def make(updates: tuple[str, ...]) -> Algorithm:
         return given if isinstance(given, Algorithm) else given(updates)
 
+    method = make(("gradient",) * fleet.n)
+    if method.spec.name in ALGORITHMS and "rows" in ALGORITHMS[method.spec.name].requires:
+        raise InvalidConfig(
+            f"choose: {method.spec.name} works on rows, which a quadratic model does not have; no update changes what it does."
+        )
     with scope():
         model = _model(fleet)
         if model is None:
             return _nobody(fleet)
         f, best = model
-        prices = _prices(fleet, make(("gradient",) * fleet.n), clock)
+        prices = _prices(fleet, method, clock)
         expected: dict[int, float] = {}
         order = np.argsort(prices.newton, kind="stable")
         rng = np.random.default_rng(0)
