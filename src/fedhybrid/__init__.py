@@ -33,8 +33,10 @@ from .algorithms.newton import newton as newton
 from .algorithms.pn_dg import pn_dg as pn_dg
 from .algorithms.scaffold import scaffold as scaffold
 from .checkpoint import Checkpoint as Checkpoint
+from .clients.clock import Clock as Clock
 from .clients.serial import Serial as Serial
 from .clients.stacked import Stacked as Stacked
+from .costs import choose as choose
 from .fleet import Fleet as Fleet
 from .losses import custom as custom
 from .losses import huber as huber

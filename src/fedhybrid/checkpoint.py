@@ -23,7 +23,7 @@ import numpy as np
 from fedhybrid.status import CheckpointError, CheckpointWarning, InvalidConfig
 
 CURRENT, PREVIOUS, TEMPORARY, LOCK = "state.fhc", "state.prev.fhc", "state.tmp", "lock"
-MAGIC, FORMAT, PREAMBLE, TRAILER = b"FedHybCk", 2, struct.Struct("<8sQQQ"), 32
+MAGIC, FORMAT, PREAMBLE, TRAILER = b"FedHybCk", 3, struct.Struct("<8sQQQ"), 32
 DTYPES, MAX_HEADER, MISSING = ("<f8", "<i8", "<i4", "<u4", "|b1", "|u1"), 4 << 20, "is missing"
 
 

@@ -18,6 +18,7 @@ from . import checkpoint as files
 from .algorithms import limit_of
 from .algorithms.base import Algorithm, durable_leaves, number, with_durable_leaves
 from .checkpoint import Checkpoint, Snapshot
+from .clients import clock
 from .clients.base import Client, Clients
 from .fleet import Fleet
 from .linalg import eigvalsh
@@ -262,6 +263,7 @@ class Driver:
             floats_up=int(meter.floats_up),
             floats_down=int(meter.floats_down),
             flops=float(meter.flops),
+            seconds=float(meter.seconds),
             gradient_norm=found.gradient.norm,
             rounding=found.gradient.rounding,
             error_bound=found.error_bound if math.isfinite(found.error_bound) else math.inf,
@@ -278,12 +280,13 @@ class Driver:
     # ── checkpoints ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _identity(self, start: Array) -> dict[str, str]:
+        rates = getattr(self.clients, "rates", None)
         return {
             "problem": self.fleet.fingerprint,
             "algorithm": self.algorithm.spec.digest(),
             "start": hashlib.sha256(np.asarray(start).tobytes()).hexdigest(),
             "transport": type(self.clients).__name__,
-        }
+        } | ({} if rates is None else {"clock": clock.digest(rates)})
 
     def _save(self, last: bool = False) -> None:
         """Write a checkpoint, if one is due; `last`: nothing more will be computed after this state."""

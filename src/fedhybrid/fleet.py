@@ -17,6 +17,7 @@ import scipy.sparse
 
 from .arguments import numeric
 from .clients.base import Client
+from .clients.clock import Clock
 from .curvature import UPDATES
 from .grouping import group_by_size
 from .losses import Loss, RowLoss, from_value
@@ -46,7 +47,9 @@ class Fleet:
                a convex JAX function (z, y); or fh.custom((x, a, y) ↦ number, d)
     reg        ½·reg·‖x‖² is added to the whole objective; a number, or one per column
     weighting  "row": Σfᵢ is the mean over all rows, the pooled fit. "client": the sum over clients of their own means (the paper)
-    update     "gradient", "newton" or "newton-cg"; one for all, or one per client as a list or by name
+    update     "gradient", "newton" or "newton-cg"; one for all, or one per client as a list or by name. "auto": gradient or newton, as
+               `fh.choose` finds best for solve's default method; `fleet.updates` is the choice, which can be given here again
+    clock      for "auto": the clients' speeds and links (fh.Clock); without one, every client's work is timed here, once
     intercept  adds a last coordinate, a column of ones, which is not penalised
     keep_rows  squared loss stays on its rows instead of their sufficient statistics: for methods that need rows, such as cocoa
     """
@@ -63,6 +66,7 @@ class Fleet:
         intercept: bool = False,
         names: Sequence[str] | None = None,
         keep_rows: bool = False,
+        clock: Clock | None = None,
     ) -> None:
         self.loss = _as_loss(loss)
         if not isinstance(weighting, str) or weighting not in ("row", "client"):
@@ -85,9 +89,22 @@ class Fleet:
         self.notes = (*read_notes, *label_notes)
         self.reg, self.pinned = self._penalty(reg)
         self.d = len(self.reg)
-        self.updates = self._updates(update)
+        self.choices: tuple[Any, ...] = ()  # with "auto": what every site does, and the seconds of either update
+        automatic = isinstance(update, str) and update == "auto"
+        if clock is not None and not (automatic and isinstance(clock, Clock)):
+            raise InvalidConfig('clock: a fedhybrid.Clock for update="auto"; a run gets its clock as transport=clock.')
+        self.updates = self._updates("gradient" if automatic else update)
         self._try_custom_loss()
         self._total_weight = math.fsum(float(site.w.sum()) for site in self.sites)  # exact: the same in every order
+        if automatic:
+            self._choose(clock)
+
+    def _choose(self, clock: Clock | None) -> None:
+        from . import costs  # here, as a choice rehearses algorithms, which know fleets
+
+        chosen = costs.choose(self, clock=clock)
+        self.updates, self.choices = chosen.updates, chosen.sites
+        self.notes = (*self.notes, *(costs.describe(*each) for each in zip(self.names, chosen.sites, strict=True)))
 
     def _penalty(self, reg: Any) -> tuple[np.ndarray, tuple[int, ...]]:
         """One penalty per coordinate of x; and for softmax the columns in which class 0 is the reference."""
@@ -118,7 +135,7 @@ class Fleet:
             raise InvalidConfig(f"update has {len(updates)} entries for {self.n} sites; give one for all or one per site.")
         for choice in updates:
             if not isinstance(choice, str) or choice not in UPDATES:
-                raise InvalidConfig(f"update {choice!r} is not known; choose from {', '.join(UPDATES)}.")
+                raise InvalidConfig(f"update {choice!r} is not known; choose from {', '.join(UPDATES)}, or auto for all.")
         return updates
 
     def _try_custom_loss(self) -> None:

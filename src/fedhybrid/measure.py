@@ -47,11 +47,12 @@ class Curve(NamedTuple):
     floats_up: np.ndarray
     floats_down: np.ndarray
     flops: np.ndarray
+    seconds: np.ndarray  # simulated; 0 without a clock
 
-    def first_below(self, tol: float) -> float:
-        """Rounds after which the gap was first at or below tol; inf if never."""
+    def first_below(self, tol: float, cost: str = "rounds") -> float:
+        """Rounds, or another cost, after which the gap was first at or below tol; inf if never."""
         below = np.flatnonzero(self.gap <= tol)
-        return float(self.rounds[below[0]]) if len(below) else math.inf
+        return float(getattr(self, cost)[below[0]]) if len(below) else math.inf
 
 
 def optimum(fleet: Fleet, clients: Clients | None = None) -> Optimum:

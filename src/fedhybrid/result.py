@@ -11,7 +11,7 @@ import numpy as np
 from .status import Status
 
 KEEP_X0 = 1e8  # floats of trace.x0 beyond which it is given up
-COLUMNS = ("x0", "residual", "rounds", "floats_up", "floats_down", "flops")
+COLUMNS = ("x0", "residual", "rounds", "floats_up", "floats_down", "flops", "seconds")
 
 
 @dataclass(frozen=True, repr=False)
@@ -25,6 +25,7 @@ class Trace:
     floats_up: np.ndarray
     floats_down: np.ndarray
     flops: np.ndarray  # of the clients' work
+    seconds: np.ndarray  # simulated, by the transport's clock; 0 without one
 
     def __len__(self) -> int:
         return len(self.rounds)
@@ -38,10 +39,10 @@ class Trace:
         return int(self.rounds[below[0]]) if len(below) else None
 
     def columns(self) -> dict[str, np.ndarray]:
-        return {name: getattr(self, name) for name in ("rounds", "floats_up", "floats_down", "flops", "residual")}
+        return {name: getattr(self, name) for name in ("rounds", "floats_up", "floats_down", "flops", "seconds", "residual")}
 
     def to_csv(self, path: str | Path) -> None:
-        """Rounds, floats, flops, residual; one line per step, floats in full precision."""
+        """Rounds, floats, flops, seconds, residual; one line per step, floats in full precision."""
         with open(path, "w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(self.columns())
@@ -98,6 +99,7 @@ class Result:
     floats_up: int  # by all clients together
     floats_down: int
     flops: float  # of all clients' work together
+    seconds: float  # simulated, by the transport's clock; 0 without one
     gradient_norm: float  # ‖Σ∇fᵢ(x)‖, recomputed at x
     rounding: float  # what rounding may have hidden of that gradient; the bound allows for it
     error_bound: float  # proved: ‖x − x*‖ ≤ error_bound; inf where nothing is proved
@@ -124,7 +126,8 @@ class Result:
                 return [plain(entry) for entry in value.tolist()]
             return str(value) if isinstance(value, float) and np.isinf(value) else value
 
-        costs, proofs = ("rounds", "floats_up", "floats_down", "flops"), ("gradient_norm", "rounding", "error_bound", "m_hat", "kappa_hat")
+        costs = ("rounds", "floats_up", "floats_down", "flops", "seconds")
+        proofs = ("gradient_norm", "rounding", "error_bound", "m_hat", "kappa_hat")
         names = ("x", *costs, *proofs, "direction")
         answer = {name: plain(getattr(self, name)) for name in names}
         return {

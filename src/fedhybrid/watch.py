@@ -65,6 +65,7 @@ class Rows(NamedTuple):
     floats_up: Array
     floats_down: Array
     flops: Array
+    seconds: Array
 
 
 def advance(
@@ -73,7 +74,7 @@ def advance(
     """Up to `most` ≤ capacity steps; fewer if there is a reason to stop. Returns also the rows and how many of them are filled."""
     d = state.x0.shape[0]
     counts = jnp.zeros(capacity, jnp.int64)
-    rows = Rows(jnp.zeros((capacity, d)), jnp.zeros(capacity), counts, counts, counts, jnp.zeros(capacity))
+    rows = Rows(jnp.zeros((capacity, d)), jnp.zeros(capacity), counts, counts, counts, jnp.zeros(capacity), jnp.zeros(capacity))
 
     def going(carry: tuple) -> Array:
         state, watch, _, filled = carry

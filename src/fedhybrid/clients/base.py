@@ -27,17 +27,19 @@ class Client(NamedTuple):
 
 
 class Meter(NamedTuple):
-    """What it has cost so far, counted where it happens: rounds; floats and the clients' flops, summed over all clients."""
+    """What it has cost so far, counted where it happens: rounds; floats and the clients' flops, summed over all clients; and
+    simulated seconds, where the transport has a clock."""
 
     rounds: Array
     floats_up: Array
     floats_down: Array
     flops: Array
+    seconds: Array
 
-    def after_round(self, n: int, sent: int, down: Any, flops: Array) -> "Meter":
-        """One round in which n clients each got `down` and sent `sent` floats, and together took so many flops."""
+    def after_round(self, n: int, sent: int, down: Any, flops: Array, seconds: Array | float) -> "Meter":
+        """One round of so many seconds in which n clients each got `down` and sent `sent` floats, and together took so many flops."""
         up, got = self.floats_up + n * sent, self.floats_down + n * floats(down)
-        return Meter(self.rounds + 1, up, got, self.flops + flops)
+        return Meter(self.rounds + 1, up, got, self.flops + flops, self.seconds + seconds)
 
 
 @pytree("payload", static=("decode",))

@@ -13,6 +13,7 @@ from jax import lax
 from ..fleet import Fleet
 from ..status import InvalidConfig
 from .base import Client, Local, Meter, decoded, floats
+from .clock import Clock, Rates, slowest, with_clock
 from .work import with_flops
 
 Array = Any
@@ -21,11 +22,14 @@ WORTH_BLOCKING = 2**23
 
 
 class Stacked:
-    """Every group of the fleet as one vmapped program."""
+    """Every group of the fleet as one vmapped program; with a clock, `trace.seconds` are simulated seconds."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    rates: Rates | None
+
+    def __init__(self, fleet: Fleet, *, clock: Clock | None = None) -> None:
         self.n, self.d = fleet.n, fleet.d
         with jax.enable_x64(True):
+            self.rates = None if clock is None else jax.device_put(clock.rates(fleet.n))
             # one group after the other: on a GPU the host's copy of one is gone before the next is made; on a CPU there is no copy
             self.groups = tuple(jax.device_put(fleet.stack(group)) for group in fleet.groups)
 
@@ -36,7 +40,12 @@ class Stacked:
         answers = [_each_changes(fn, me, part, down) for me, part in zip(self.groups, local.parts, strict=True)]
         parts, ups, flops, sent = zip(*answers, strict=True)
         up = jax.tree.map(lambda *leaves: jnp.sum(jnp.concatenate(leaves), axis=0) / self.n, *ups)
-        return Local(parts, local.meter.after_round(self.n, sent[0], down, sum(jnp.sum(part) for part in flops))), up
+        seconds = self._seconds([me.id for me in self.groups], list(flops), sent[0] + floats(down))
+        return Local(parts, local.meter.after_round(self.n, sent[0], down, sum(jnp.sum(part) for part in flops), seconds)), up
+
+    def _seconds(self, who: list[Array], flops: list[Array], sent: int) -> Array | float:
+        rates = self.rates
+        return 0.0 if rates is None else slowest([rates.durations(*each, sent) for each in zip(who, flops, strict=True)])
 
     def missed(self, local: Local) -> Array:
         return jnp.zeros((), jnp.int64)  # everybody is here
@@ -61,10 +70,15 @@ class Stacked:
         # which group holds the client is data, so that another fleet of the same shapes needs no other program
         group = jnp.argmax(jnp.stack([jnp.any(me.id == who) for me in self.groups]))
         parts, up, flops = lax.switch(group, [in_group(g) for g in range(len(self.groups))], local.parts)
-        return Local(parts, local.meter.after_round(1, sent[0], down, flops)), up
+        seconds = self._seconds([who], [flops], sent[0] + floats(down))
+        return Local(parts, local.meter.after_round(1, sent[0], down, flops, seconds)), up
 
     def observe(self, fn: Callable[..., Any], local: Local, *down: Any) -> Any:
         return self.call(_observe, (fn,), local, *down)
+
+    def durations(self, fn: Callable[..., Any], local: Local, *down: Any) -> Array:
+        """Simulated seconds that every client would take for this round, in site order."""
+        return self.call(_durations, (fn,), local, *down)
 
     def while_loop(self, cond: Callable, body: Callable, carry: Any) -> Any:
         return lax.while_loop(cond, body, carry)
@@ -133,24 +147,45 @@ def _compiled(program: Callable, static: tuple, clients: Stacked, *args: Any) ->
 
 
 def _start(clients: Stacked, fn: Callable, *down: Any) -> Local:
-    zero = jnp.zeros((), jnp.int64)
-    return Local(tuple(_each(lambda me: fn(me, *down), me) for me in clients.groups), Meter(zero, zero, zero, jnp.zeros((), jnp.float64)))
+    zero, none = jnp.zeros((), jnp.int64), jnp.zeros((), jnp.float64)
+    if clients.rates is None:
+        return Local(tuple(_each(lambda me: fn(me, *down), me) for me in clients.groups), Meter(zero, zero, zero, none, none))
+
+    def counted(me: Client) -> tuple[Any, Array]:
+        first, flops = with_flops(fn, me, *down)
+        return first, jnp.asarray(flops, jnp.float64)
+
+    parts, flops = zip(*(_each(counted, me) for me in clients.groups), strict=True)
+    seconds = slowest([clients.rates.working(me.id, each) for me, each in zip(clients.groups, flops, strict=True)])
+    return Local(parts, Meter(zero, zero, zero, none, seconds))
 
 
 def _observe(clients: Stacked, fn: Callable, local: Local, *down: Any) -> Any:
     parts = [_each(lambda me, part: fn(me, part, *down), me, part) for me, part in zip(clients.groups, local.parts, strict=True)]
+    return _in_site_order(clients, parts)
+
+
+def _durations(clients: Stacked, fn: Callable, local: Local, *down: Any) -> Array:
+    rates = with_clock(clients.rates)
+    answers = [_each_changes(fn, me, part, down) for me, part in zip(clients.groups, local.parts, strict=True)]
+    words = floats(down)
+    each = [rates.durations(me.id, flops, sent + words) for me, (_, _, flops, sent) in zip(clients.groups, answers, strict=True)]
+    return _in_site_order(clients, each)
+
+
+def _in_site_order(clients: Stacked, parts: list) -> Any:
     site_order = jnp.argsort(jnp.concatenate([me.id for me in clients.groups]))
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[site_order], *parts)
 
 
 def _flatten(clients: Stacked) -> tuple[tuple, tuple]:
-    return (clients.groups,), (clients.n, clients.d)
+    return (clients.groups, clients.rates), (clients.n, clients.d)
 
 
 def _unflatten(static: tuple, children: tuple) -> Stacked:
     clients = object.__new__(Stacked)
     clients.n, clients.d = static
-    (clients.groups,) = children
+    clients.groups, clients.rates = children
     return clients
 
 

@@ -33,6 +33,16 @@ def with_flops(fn: Callable[..., Any], *args: Any) -> tuple[Any, Any]:
     return jax.tree.unflatten(jax.tree.structure(shape), leaves), flops
 
 
+def count_flops(fn: Callable[..., Any], *args: Any) -> float:
+    """The flops of fn(*args), whose arguments may be shapes; where only running can tell, those of a run with ones."""
+    closed = jax.make_jaxpr(fn)(*args)
+    known = _static_total(closed.jaxpr)
+    if known is not None:
+        return known
+    ones = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), args)
+    return float(jax.jit(lambda *args: jnp.asarray(with_flops(fn, *args)[1], jnp.float64))(*ones))
+
+
 def _evaluate(jaxpr: Jaxpr, consts: Any, args: Any) -> tuple[list, Any]:
     values: dict = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
     flops: Any = 0.0

@@ -93,8 +93,8 @@ def _write_csv(path: Path, measured: list[Measured]) -> None:
         writer.writerow(COLUMNS)
         for one in measured:
             parameters = json.dumps(one.setting)
-            for step, (gap, rounds, up, down, flops) in enumerate(zip(*(column.tolist() for column in one.curve), strict=True), 1):
-                seconds = step * one.seconds_a_step
+            for step, (gap, rounds, up, down, flops, _) in enumerate(zip(*(column.tolist() for column in one.curve), strict=True), 1):
+                seconds = step * one.seconds_a_step  # measured: a reproduction has no clock
                 writer.writerow((one.problem, one.label, parameters, one.seed, rounds, gap, up, down, flops, seconds))
 
 

@@ -177,7 +177,8 @@ def _load(path: Path, identity: dict[str, Any]) -> Measured | None:
         if record["identity"] != json.loads(json.dumps(identity)):
             return None
         setting = {name: tuple(value) if isinstance(value, list) else value for name, value in record["setting"].items()}
-        curve = Curve(**{name: np.asarray(column) for name, column in record["curve"].items()})
+        columns = {"seconds": [0.0] * len(record["curve"]["gap"])} | record["curve"]  # simulated, which older records do not have
+        curve = Curve(**{name: np.asarray(column) for name, column in columns.items()})
         plain = {name: record[name] for name in ("label", "method", "problem", "seed", "n", "settings", "seconds_a_step")}
         return Measured(**plain, setting=setting, curve=curve)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
