@@ -62,7 +62,7 @@ def krylov(oracle, x0, steps, memory, newton):
 
         since += 1
         if preconditioned:
-            if since >= 4:
+            if since >= 12:
                 if (size / mark) ** (1 / since) >= min(plain_rate, 0.98):
                     preconditioned, wait = False, 2 * wait
                 mark, since = size, 0

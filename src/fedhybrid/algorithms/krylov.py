@@ -39,7 +39,7 @@ RIDGE = 1e-10  # of the two small systems, whose diagonals are 1: moves that are
 DAMPING = 1e-7  # δ, as a part of the client's curvature along its own first gradient
 TIE = 1e-9  # values this close are rounding: slopes decide
 SLOW, FALL = 10, 0.1  # rounds without this fall of ‖g‖ are too many
-TRIAL = 4  # rounds after which the preconditioner has to be the faster one
+TRIAL = 12  # rounds after which the preconditioner has to be the faster one: its first steps are its worst
 
 
 class Local(NamedTuple):
