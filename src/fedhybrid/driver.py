@@ -61,6 +61,7 @@ class Driver:
         place: Checkpoint | None,
         bar: Progress | None,
         start_given: bool = False,
+        warm: bool = False,
     ) -> None:
         self.fleet, self.clients, self.algorithm = fleet, clients, algorithm
         self.limits, self.place, self.bar = limits, place, bar
@@ -72,7 +73,8 @@ class Driver:
         self.certificates = 0
         self.direction: np.ndarray | None = None
         self.x_checked = np.asarray(start)
-        self.state = algorithm.init(clients, start)
+        self.warm = warm and algorithm.warm is not None
+        self.state = (algorithm.warm if warm and algorithm.warm is not None else algorithm.init)(clients, start)
         m = self.certifier.known_curvature()
         first_look = LAST_LOOK if m > 0 and algorithm.residual_is_gradient else FIRST_LOOK
         if start_given:  # perhaps the answer itself: look after the first step
@@ -273,6 +275,7 @@ class Driver:
             direction=self.direction,
             algorithm=str(self.algorithm.spec),
             notes=self.fleet.notes,
+            names=self.fleet.names,
         )
 
     # ── checkpoints ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -282,7 +285,7 @@ class Driver:
             "problem": self.fleet.fingerprint,
             "algorithm": self.algorithm.spec.digest(),
             "start": hashlib.sha256(np.asarray(start).tobytes()).hexdigest(),
-            "transport": type(self.clients).__name__,
+            "transport": self.clients.identity + (" warm" if self.warm else ""),
         }
 
     def _save(self, last: bool = False) -> None:

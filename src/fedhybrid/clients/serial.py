@@ -19,20 +19,28 @@ Array = Any
 class Serial:
     """The fleet's clients one after the other, each function compiled once per size of client."""
 
+    partial, identity = False, "Serial"
+
     def __init__(self, fleet: Fleet) -> None:
         self.n, self.d = fleet.n, fleet.d
         with jax.enable_x64(True):
             self.clients: list[Client] = [jax.device_put(fleet.client(i, _padded(fleet.sites[i].A.shape[0]))) for i in fleet.order]
 
-    def start(self, fn: Callable[..., Any], *down: Any) -> Local:
+    def start(self, fn: Callable[..., Any], *down: Any, bridged: tuple | None = None) -> Local:
         parts = [_on_client(fn, me, *down) for me in self.clients]
         return Local(parts, Meter(np.int64(0), np.int64(0), np.int64(0), np.float64(0.0)))
 
-    def mean(self, fn: Callable[..., Any], local: Local, *down: Any) -> tuple[Local, Any]:
+    def mean(self, fn: Callable[..., Any], local: Local, *down: Any, stale: bool = False) -> tuple[Local, Any]:
         answers = [_round(fn, me, part, *down) for me, part in zip(self.clients, local.parts, strict=True)]
         parts, ups, flops = zip(*answers, strict=True)
         up = jax.tree.map(lambda *leaves: functools.reduce(jnp.add, leaves) / self.n, *(_decoded(up) for up in ups))
         return Local(list(parts), local.meter.after_round(self.n, floats(ups[0]), down, sum(flops))), up
+
+    def renew(self, local: Local) -> Local:
+        return local
+
+    def missed(self, local: Local) -> Array:
+        return np.zeros((), np.int64)
 
     def one(self, fn: Callable[..., Any], local: Local, who: Any, *down: Any) -> tuple[Local, Any]:
         k = next((k for k, me in enumerate(self.clients) if int(me.id) == int(who)), None)

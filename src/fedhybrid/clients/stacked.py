@@ -23,20 +23,28 @@ WORTH_BLOCKING = 2**23
 class Stacked:
     """Every group of the fleet as one vmapped program."""
 
+    partial, identity = False, "Stacked"
+
     def __init__(self, fleet: Fleet) -> None:
         self.n, self.d = fleet.n, fleet.d
         with jax.enable_x64(True):
             # one group after the other: on a GPU the host's copy of one is gone before the next is made; on a CPU there is no copy
             self.groups = tuple(jax.device_put(fleet.stack(group)) for group in fleet.groups)
 
-    def start(self, fn: Callable[..., Any], *down: Any) -> Local:
+    def start(self, fn: Callable[..., Any], *down: Any, bridged: tuple | None = None) -> Local:
         return self.call(_start, (fn,), *down)
 
-    def mean(self, fn: Callable[..., Any], local: Local, *down: Any) -> tuple[Local, Any]:
+    def mean(self, fn: Callable[..., Any], local: Local, *down: Any, stale: bool = False) -> tuple[Local, Any]:
         answers = [_each_changes(fn, me, part, down) for me, part in zip(self.groups, local.parts, strict=True)]
         parts, ups, flops, sent = zip(*answers, strict=True)
         up = jax.tree.map(lambda *leaves: jnp.sum(jnp.concatenate(leaves), axis=0) / self.n, *ups)
         return Local(parts, local.meter.after_round(self.n, sent[0], down, sum(jnp.sum(part) for part in flops))), up
+
+    def renew(self, local: Local) -> Local:
+        return local
+
+    def missed(self, local: Local) -> Array:
+        return np.zeros((), np.int64)
 
     def one(self, fn: Callable[..., Any], local: Local, who: Any, *down: Any) -> tuple[Local, Any]:
         if not isinstance(who, jax.core.Tracer) and not 0 <= int(who) < self.n:
