@@ -167,7 +167,7 @@ class Fleet:
         return self._of(everyone | {str(name): site for name, site in sites.items()}, [*self.updates, *choices])
 
     def _of(self, sites: Mapping[str, tuple], updates: list[str]) -> "Fleet":
-        options = {"loss": self.loss, "reg": self._reg_given, "weighting": self.weighting, "intercept": self.intercept}
+        options: dict[str, Any] = {"loss": self.loss, "reg": self._reg_given, "weighting": self.weighting, "intercept": self.intercept}
         return Fleet(sites, update=updates, keep_rows=self.keep_rows, **options)
 
     # ── what the sites hold, as problems ──────────────────────────────────────────────────────────────────────────────────────

@@ -9,6 +9,7 @@ Server:
     x₀⁺ = mean(z)                                     = mean(x⁺) − mean(λ⁺)/μ
 
 Cost of a step: 1 round; up d + 2 floats a client (z, and two residuals for stopping), down d. Fixed point: xᵢ = x₀ = x*, λᵢ = ∇fᵢ(x*).
+Parameters that are omitted it chooses itself, in a few more rounds (automatic.py). A client may miss rounds: its last z stands in.
 X. Niu and E. Wei, "FedHybrid: A Hybrid Primal-Dual Algorithm Framework for Federated Optimization", arXiv:2106.01279, Algorithm 1.
 """
 
