@@ -19,11 +19,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..arguments import numeric, positive
+from ..arguments import numeric, positive, whole
 from ..clients.base import Client, Clients
 from ..curvature import Derived
 from ..status import InvalidConfig, refuse_unknown_keywords
-from . import automatic
+from . import automatic, sampled
 from .base import Algorithm, Array, Spec, Vec, number
 
 
@@ -68,17 +68,33 @@ def step(clients: Clients, state: FedHybridState) -> FedHybridState:
 
 @refuse_unknown_keywords
 def fedhybrid(
-    *, mu: Any = None, a: Any = None, b: Any = None, steps: Any = None, x: Any = None, lam: Any = None, x0: Any = None
+    *,
+    mu: Any = None,
+    a: Any = None,
+    b: Any = None,
+    steps: Any = None,
+    batch: int | None = None,
+    reduced: bool = True,
+    seed: int = 0,
+    x: Any = None,
+    lam: Any = None,
+    x0: Any = None,
 ) -> Algorithm:
     """FedHybrid with penalty mu, primal step sizes a and dual step sizes b. What is omitted, it chooses itself (automatic.py).
 
     a, b   a number for all; a tuple (gradient, newton); or an array with one per client
     steps  "theorem": the largest a and b for which Theorem 1 proves convergence, and the mu with the best proved rate
+    batch  rows that a gradient-type client samples in a step, from `seed`; mu, a and b must be given (sampled.py)
+    reduced  with batch: the noise is taken out, and x₀ goes to x*. False: it ends near x*, as far as the noise carries it
     x, lam start values of the clients, one row per client (default: x₀, and zero)
     x0     the server's start value, used literally; omitted, it is the consistent mean(x) − mean(λ)/μ
     """
     if steps is not None and (steps != "theorem" or a is not None or b is not None):
         raise InvalidConfig(f"fedhybrid: steps may be 'theorem', and then a and b are omitted; it is {steps!r}.")
+    if batch is not None:
+        batch, seed = whole("fedhybrid: batch", batch), whole("fedhybrid: seed + 1", seed + 1) - 1
+        if mu is None or a is None or b is None:
+            raise InvalidConfig("fedhybrid: with batch give mu, a and b: curvatures of a few rows are no guide to them.")
     mu = None if mu is None else positive("fedhybrid: mu", mu)
     a, b = _step_sizes("a", a), _step_sizes("b", b)
     x, lam = _start_values("x", x, 2), _start_values("lam", lam, 2)
@@ -105,7 +121,10 @@ def fedhybrid(
             x0_start = _mean(given.x)
         if x0 is None and lam is not None:
             x0_start = x0_start - _mean(given.lam) / mu
-        local = clients.start(start, base, *given, bridged=(update, base))
+        if batch is None:
+            local = clients.start(start, base, *given, bridged=(update, base))
+        else:
+            local = clients.start(sampled.start, base, *given, jnp.asarray(seed, jnp.int64), bridged=(sampling, base))
         return FedHybridState(x0_start, local, number(jnp.inf), given.mu)
 
     def init(clients: Clients, x0_given: Vec) -> Any:
@@ -114,8 +133,12 @@ def fedhybrid(
     def warm(clients: Clients, x0_given: Vec) -> Any:
         return begin(clients, x0_given, at_gradient=True)
 
+    sampling = sampled.Update(batch or 0, bool(reduced))
     parameters = {"mu": mu, "a": a, "b": b, "x": x, "lam": lam, "x0": x0}
-    if steps == "theorem":
+    if batch is not None:
+        chosen = parameters | {"batch": batch, "reduced": bool(reduced), "seed": seed}
+        made = Algorithm(init, sampled.Step(sampling), (sampled.start, sampling), Spec("fedhybrid", chosen))
+    elif steps == "theorem":
         made = Algorithm(init, step, (start, *THEOREM_ROUNDS, update), Spec("fedhybrid", parameters | {"steps": steps}))
     elif mu is None or a is None or b is None:
         made = Algorithm(init, automatic.step, (automatic.start, *AUTOMATIC_ROUNDS), Spec("fedhybrid", parameters), warm=warm)
