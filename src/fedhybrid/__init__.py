@@ -33,6 +33,7 @@ from .algorithms.newton import newton as newton
 from .algorithms.pn_dg import pn_dg as pn_dg
 from .algorithms.scaffold import scaffold as scaffold
 from .checkpoint import Checkpoint as Checkpoint
+from .clients.bridged import absent as absent
 from .clients.clock import Clock as Clock
 from .clients.serial import Serial as Serial
 from .clients.stacked import Stacked as Stacked

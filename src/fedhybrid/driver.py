@@ -18,7 +18,6 @@ from . import checkpoint as files
 from .algorithms import limit_of
 from .algorithms.base import Algorithm, durable_leaves, number, with_durable_leaves
 from .checkpoint import Checkpoint, Snapshot
-from .clients import clock
 from .clients.base import Client, Clients
 from .fleet import Fleet
 from .linalg import eigvalsh
@@ -62,6 +61,7 @@ class Driver:
         place: Checkpoint | None,
         bar: Progress | None,
         start_given: bool = False,
+        warm: bool = False,
     ) -> None:
         self.fleet, self.clients, self.algorithm = fleet, clients, algorithm
         self.limits, self.place, self.bar = limits, place, bar
@@ -73,7 +73,8 @@ class Driver:
         self.certificates = 0
         self.direction: np.ndarray | None = None
         self.x_checked = np.asarray(start)
-        self.state = algorithm.init(clients, start)
+        self.warm = warm and algorithm.warm is not None
+        self.state = (algorithm.warm if warm and algorithm.warm is not None else algorithm.init)(clients, start)
         m = self.certifier.known_curvature()
         first_look = LAST_LOOK if m > 0 and algorithm.residual_is_gradient else FIRST_LOOK
         if start_given:  # perhaps the answer itself: look after the first step
@@ -275,18 +276,18 @@ class Driver:
             direction=self.direction,
             algorithm=str(self.algorithm.spec),
             notes=self.fleet.notes,
+            names=self.fleet.names,
         )
 
     # ── checkpoints ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _identity(self, start: Array) -> dict[str, str]:
-        rates = getattr(self.clients, "rates", None)
         return {
             "problem": self.fleet.fingerprint,
             "algorithm": self.algorithm.spec.digest(),
             "start": hashlib.sha256(np.asarray(start).tobytes()).hexdigest(),
-            "transport": type(self.clients).__name__,
-        } | ({} if rates is None else {"clock": clock.digest(rates)})
+            "transport": self.clients.identity + (" warm" if self.warm else ""),
+        }
 
     def _save(self, last: bool = False) -> None:
         """Write a checkpoint, if one is due; `last`: nothing more will be computed after this state."""

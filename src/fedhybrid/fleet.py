@@ -87,6 +87,7 @@ class Fleet:
         self.p = self.n_features + self.intercept
         self.sites, self.K, label_notes = check_responses(self.sites, self.loss)
         self.notes = (*read_notes, *label_notes)
+        self._reg_given = numeric("reg", reg)
         self.reg, self.pinned = self._penalty(reg)
         self.d = len(self.reg)
         self.choices: tuple[Any, ...] = ()  # with "auto": what every site does, and the seconds of either update
@@ -158,6 +159,33 @@ class Fleet:
         # what the function computes, for the fingerprint: its name alone would not tell two lambdas apart
         constants = b"".join(np.asarray(constant).tobytes() for constant in program.consts)
         self._custom_program = re.sub(r"0x[0-9a-f]+", "", str(program)).encode() + constants
+
+    # ── sites that come and go ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def without(self, *names: str) -> "Fleet":
+        """The fleet of the other sites: their pooled fit, with the same penalty."""
+        if unknown := [str(name) for name in names if name not in self.names]:
+            raise InvalidConfig(f"without: the fleet has no site {', '.join(unknown)}; its sites are {', '.join(self.names)}.")
+        stay = [i for i, name in enumerate(self.names) if name not in names]
+        if not stay:
+            raise InvalidConfig("without: nobody would be left.")
+        return self._of({self.names[i]: self.sites[i][1:] for i in stay}, [self.updates[i] for i in stay])
+
+    def joined(self, sites: Mapping[str, tuple], *, update: str | Mapping[str, str] = "newton") -> "Fleet":
+        """The fleet with more sites, by name. Labels are coded as at the others: for logistic loss 0 and 1."""
+        if not isinstance(sites, Mapping) or not sites:
+            raise InvalidConfig('joined: give the newcomers by name, as in joined({"c": (A, y)}).')
+        if known := [str(name) for name in sites if str(name) in self.names]:
+            raise InvalidConfig(f"joined: the fleet has {', '.join(known)} already.")
+        if isinstance(update, Mapping) and set(update) != set(sites):
+            raise InvalidConfig("joined: update, as a dict, needs one entry for every newcomer.")
+        everyone = {name: tuple(site[1:]) for name, site in zip(self.names, self.sites, strict=True)}
+        choices = [update[name] if isinstance(update, Mapping) else update for name in sites]
+        return self._of(everyone | {str(name): site for name, site in sites.items()}, [*self.updates, *choices])
+
+    def _of(self, sites: Mapping[str, tuple], updates: list[str]) -> "Fleet":
+        options: dict[str, Any] = {"loss": self.loss, "reg": self._reg_given, "weighting": self.weighting, "intercept": self.intercept}
+        return Fleet(sites, update=updates, keep_rows=self.keep_rows, **options)
 
     # ── what the sites hold, as problems ──────────────────────────────────────────────────────────────────────────────────────
 

@@ -111,6 +111,7 @@ class Result:
     direction: np.ndarray | None = None  # with NO_MINIMISER: the direction along which the objective falls for ever
     algorithm: str = ""
     notes: tuple[str, ...] = field(default=())
+    names: tuple[str, ...] = field(default=())  # of the sites, in site order
 
     def __str__(self) -> str:
         return f"{self.status} after {self.rounds} rounds, error bound {self.error_bound:.1e}. {self.message}"

@@ -3,6 +3,7 @@
 import contextlib
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from . import checkpoint as files
 from .algorithms import refuse_unsuited
 from .algorithms.base import Algorithm
+from .algorithms.fedhybrid import fedhybrid
 from .algorithms.krylov import krylov
 from .arguments import numeric, whole
 from .checkpoint import Checkpoint
@@ -63,12 +65,14 @@ def solve(
     max_rounds: int = 10_000,
     max_seconds: float = math.inf,
     x0: Any = None,
+    warm: Result | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     progress: bool = False,
 ) -> Result:
     """Minimise Σfᵢ to a proved ‖x − x*‖ ≤ tol·max(1, ‖x‖).
 
-    algorithm    default: fedhybrid.krylov(), which needs no parameter
+    algorithm    default: fedhybrid.krylov(), which needs no parameter; where clients can be away, fedhybrid.fedhybrid()
+    warm         the result of a similar fit, such as that before a site left or joined: the run starts from it
     max_rounds   bounds the rounds before the closing certificate, which takes a few more
     checkpoint   a directory: killed at any instant, the same call goes on from there and ends with the same bits
     progress     a bar in the terminal
@@ -88,13 +92,34 @@ def solve(
         raise InvalidConfig(f"solve: transport must be fedhybrid.Stacked or Serial, or another that takes a fleet, not {transport!r}.")
     limits = Limits(float(tol), whole("max_rounds", max_rounds), float(max_seconds))
     place = None if checkpoint is None else Checkpoint.of(checkpoint)
+    if warm is not None and (x0 is not None or not isinstance(warm, Result)):
+        raise InvalidConfig("solve: warm must be the Result of an earlier fit, and then x0 is omitted.")
     clients = transport(fleet)
+    algorithm = algorithm or (fedhybrid() if clients.partial else krylov())
+    if clients.partial and not algorithm.bridges:
+        raise InvalidConfig(
+            f"solve: {algorithm.spec.name} needs every client's reply in every round, and with this transport some are missing. "
+            "fedhybrid() can do without, and so can admm and gd."
+        )
+    notes = () if warm is None else _who_changed(warm, fleet)
     with scope(), contextlib.ExitStack() as stack:
-        start = start_value(x0, fleet.d)
+        start = start_value(x0 if warm is None else warm.x, fleet.d)
         if place is not None:
             stack.enter_context(files.lock(place.directory))
         bar = stack.enter_context(Progress(limits.max_rounds)) if progress else None
-        return Driver(fleet, clients, algorithm or krylov(), start, limits, place, bar, start_given=x0 is not None).finish()
+        driver = Driver(fleet, clients, algorithm, start, limits, place, bar, start_given=x0 is not None, warm=warm is not None)
+        result = driver.finish()
+        return replace(result, notes=(*result.notes, *notes))
+
+
+def _who_changed(warm: Result, fleet: Fleet) -> tuple[str, ...]:
+    """Who left and who joined since; a fleet of other unknowns is refused."""
+    if warm.x.shape != (fleet.d,):
+        raise InvalidConfig(f"solve: warm has {warm.x.size} unknowns, but the fleet has {fleet.d}; columns and classes must be the same.")
+    left = [name for name in warm.names if name not in fleet.names]
+    joined = [name for name in fleet.names if name not in warm.names]
+    both = (("left since the fit that this one starts from", left), ("joined since then", joined))
+    return tuple(f"{words}: {', '.join(names)}." for words, names in both if names)
 
 
 def _refuse_other(algorithm: Any) -> None:

@@ -50,7 +50,7 @@ class AdmmState(NamedTuple):
 
 
 def step(clients: Clients, state: AdmmState) -> AdmmState:
-    local, x0 = clients.mean(update, state.local, state.x0)
+    local, x0 = clients.mean(update, state.local, state.x0, stale=True)
     residual = clients.n * state.rho * jnp.linalg.norm(state.x0 - x0)
     return AdmmState(x0, local, residual, state.rho)
 
@@ -61,6 +61,6 @@ def admm(*, rho: Any) -> Algorithm:
     rho = positive("admm: rho", rho)
 
     def init(clients: Clients, x0: Vec) -> AdmmState:
-        return AdmmState(x0, clients.start(start, x0, number(rho)), number(jnp.inf), number(rho))
+        return AdmmState(x0, clients.start(start, x0, number(rho), bridged=(update, x0)), number(jnp.inf), number(rho))
 
-    return Algorithm(init, step, (start, update), Spec("admm", {"rho": rho}))
+    return Algorithm(init, step, (start, update), Spec("admm", {"rho": rho}), bridges=True)

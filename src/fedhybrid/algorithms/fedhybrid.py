@@ -9,6 +9,7 @@ Server:
     x₀⁺ = mean(z)                                     = mean(x⁺) − mean(λ⁺)/μ
 
 Cost of a step: 1 round; up d + 2 floats a client (z, and two residuals for stopping), down d. Fixed point: xᵢ = x₀ = x*, λᵢ = ∇fᵢ(x*).
+Parameters that are omitted it chooses itself, in a few more rounds (automatic.py). A client may miss rounds: its last z stands in.
 X. Niu and E. Wei, "FedHybrid: A Hybrid Primal-Dual Algorithm Framework for Federated Optimization", arXiv:2106.01279, Algorithm 1.
 """
 
@@ -18,10 +19,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..arguments import numeric, positive
+from ..arguments import numeric, positive, whole
 from ..clients.base import Client, Clients
-from ..curvature import Derived, Gradient
+from ..curvature import Derived
 from ..status import InvalidConfig, refuse_unknown_keywords
+from . import automatic, sampled
 from .base import Algorithm, Array, Spec, Vec, number
 
 
@@ -39,14 +41,7 @@ class Local(NamedTuple):
 def start(me: Client, base: Vec, mu: Array, a: Any, b: Any, x: Array | None, lam: Array | None) -> Local:
     x_start = base if x is None else x[me.id]
     lam_start = jnp.zeros_like(base) if lam is None else lam[me.id]
-    return Local(x_start, lam_start, mu, _mine(me, a), _mine(me, b), me.curvature.prepare(me.f, mu))
-
-
-def _mine(me: Client, step_size: Any) -> Array:
-    """This client's own entry of a number, a pair (gradient, newton), or an array with one per client."""
-    if isinstance(step_size, tuple):
-        return step_size[0] if isinstance(me.curvature, Gradient) else step_size[1]
-    return step_size if step_size.ndim == 0 else step_size[me.id]
+    return Local(x_start, lam_start, mu, automatic.mine(me, a), automatic.mine(me, b), me.curvature.prepare(me.f, mu))
 
 
 def update(me: Client, local: Local, x0: Vec) -> tuple[Local, tuple[Vec, Array, Array]]:
@@ -66,25 +61,46 @@ class FedHybridState(NamedTuple):
 
 
 def step(clients: Clients, state: FedHybridState) -> FedHybridState:
-    local, (x0, disagreement, stationarity) = clients.mean(update, state.local, state.x0)
+    local, (x0, disagreement, stationarity) = clients.mean(update, state.local, state.x0, stale=True)
     residual = clients.n * (jnp.sqrt(stationarity) + state.mu * jnp.sqrt(disagreement))
     return FedHybridState(x0, local, residual, state.mu)
 
 
 @refuse_unknown_keywords
-def fedhybrid(*, mu: Any, a: Any, b: Any, x: Any = None, lam: Any = None, x0: Any = None) -> Algorithm:
-    """FedHybrid with penalty mu, primal step sizes a and dual step sizes b.
+def fedhybrid(
+    *,
+    mu: Any = None,
+    a: Any = None,
+    b: Any = None,
+    steps: Any = None,
+    batch: int | None = None,
+    reduced: bool = True,
+    seed: int = 0,
+    x: Any = None,
+    lam: Any = None,
+    x0: Any = None,
+) -> Algorithm:
+    """FedHybrid with penalty mu, primal step sizes a and dual step sizes b. What is omitted, it chooses itself (automatic.py).
 
     a, b   a number for all; a tuple (gradient, newton); or an array with one per client
+    steps  "theorem": the largest a and b for which Theorem 1 proves convergence, and the mu with the best proved rate
+    batch  rows that a gradient-type client samples in a step, from `seed`; mu, a and b must be given (sampled.py)
+    reduced  with batch: the noise is taken out, and x₀ goes to x*. False: it ends near x*, as far as the noise carries it
     x, lam start values of the clients, one row per client (default: x₀, and zero)
     x0     the server's start value, used literally; omitted, it is the consistent mean(x) − mean(λ)/μ
     """
-    mu = positive("fedhybrid: mu", mu)
+    if steps is not None and (steps != "theorem" or a is not None or b is not None):
+        raise InvalidConfig(f"fedhybrid: steps may be 'theorem', and then a and b are omitted; it is {steps!r}.")
+    if batch is not None:
+        batch, seed = whole("fedhybrid: batch", batch), whole("fedhybrid: seed + 1", seed + 1) - 1
+        if mu is None or a is None or b is None:
+            raise InvalidConfig("fedhybrid: with batch give mu, a and b: curvatures of a few rows are no guide to them.")
+    mu = None if mu is None else positive("fedhybrid: mu", mu)
     a, b = _step_sizes("a", a), _step_sizes("b", b)
     x, lam = _start_values("x", x, 2), _start_values("lam", lam, 2)
     x0 = _start_values("x0", x0, 1)
 
-    def init(clients: Clients, x0_given: Vec) -> FedHybridState:
+    def begin(clients: Clients, x0_given: Vec, at_gradient: bool) -> Any:
         for name, values, shape in (
             ("a", a, (clients.n,)),
             ("b", b, (clients.n,)),
@@ -95,17 +111,74 @@ def fedhybrid(*, mu: Any, a: Any, b: Any, x: Any = None, lam: Any = None, x0: An
             if isinstance(values, np.ndarray | jax.Array) and values.ndim > 0 and values.shape != shape:
                 raise InvalidConfig(f"fedhybrid: {name} has shape {values.shape}, but the fleet needs {shape}.")
         base = x0_given if x0 is None else number(x0)
-        parameters = jax.tree.map(number, (mu, a, b, x, lam))
+        given = Given(*jax.tree.map(number, (mu, a, b, x, lam)))
+        if steps == "theorem":
+            return _by_theorem(clients, base, given, literal=x0 is not None)
+        if mu is None or a is None or b is None:
+            return _automatic(clients, base, given, literal=x0 is not None, at_gradient=at_gradient)
         x0_start = base
         if x0 is None and x is not None:
-            x0_start = _mean(parameters[3])
+            x0_start = _mean(given.x)
         if x0 is None and lam is not None:
-            x0_start = x0_start - _mean(parameters[4]) / mu
-        local = clients.start(start, base, *parameters)
-        return FedHybridState(x0_start, local, number(jnp.inf), parameters[0])
+            x0_start = x0_start - _mean(given.lam) / mu
+        if batch is None:
+            local = clients.start(start, base, *given, bridged=(update, base))
+        else:
+            local = clients.start(sampled.start, base, *given, jnp.asarray(seed, jnp.int64), bridged=(sampling, base))
+        return FedHybridState(x0_start, local, number(jnp.inf), given.mu)
 
+    def init(clients: Clients, x0_given: Vec) -> Any:
+        return begin(clients, x0_given, at_gradient=False)
+
+    def warm(clients: Clients, x0_given: Vec) -> Any:
+        return begin(clients, x0_given, at_gradient=True)
+
+    sampling = sampled.Update(batch or 0, bool(reduced))
     parameters = {"mu": mu, "a": a, "b": b, "x": x, "lam": lam, "x0": x0}
-    return Algorithm(init, step, (start, update), Spec("fedhybrid", parameters))
+    if batch is not None:
+        chosen = parameters | {"batch": batch, "reduced": bool(reduced), "seed": seed}
+        made = Algorithm(init, sampled.Step(sampling), (sampled.start, sampling), Spec("fedhybrid", chosen))
+    elif steps == "theorem":
+        made = Algorithm(init, step, (start, *THEOREM_ROUNDS, update), Spec("fedhybrid", parameters | {"steps": steps}))
+    elif mu is None or a is None or b is None:
+        made = Algorithm(init, automatic.step, (automatic.start, *AUTOMATIC_ROUNDS), Spec("fedhybrid", parameters), warm=warm)
+    else:
+        made = Algorithm(init, step, (start, update), Spec("fedhybrid", parameters))
+    return made._replace(bridges=True)
+
+
+AUTOMATIC_ROUNDS = (automatic.measure, automatic.adopt, automatic.update)
+THEOREM_ROUNDS = (automatic.send_bounds, automatic.send_powers, automatic.admit)
+
+
+class Given(NamedTuple):
+    """What the caller chose, as data."""
+
+    mu: Any
+    a: Any
+    b: Any
+    x: Any
+    lam: Any
+
+
+def _automatic(clients: Clients, base: Vec, given: Given, literal: bool, at_gradient: bool) -> automatic.AutomaticState:
+    rest = given.a, given.b, given.x, given.lam, jnp.asarray(at_gradient)
+    local = clients.start(automatic.start, base, *rest, bridged=(automatic.update, base))
+    local, x0, mu, ell = clients.call(automatic.begin, (), local, given.mu)
+    zero, look = jnp.zeros((), jnp.int64), jnp.asarray(automatic.FIRST_LOOK, jnp.int64)
+    return automatic.AutomaticState(base if literal else x0, local, number(jnp.inf), mu, given.mu, ell, zero, look)
+
+
+def _by_theorem(clients: Clients, base: Vec, given: Given, literal: bool) -> FedHybridState:
+    one = number(1.0)  # until the theorem's are known
+    local = clients.start(start, base, one, one, one, given.x, given.lam, bridged=(update, base))
+    local, x0, mu, rate = clients.call(automatic.theorem, (), local, given.mu)
+    if not isinstance(rate, jax.core.Tracer) and not float(rate) > 0:
+        raise InvalidConfig(
+            "fedhybrid: Theorem 1 needs every fᵢ strongly convex with a bounded curvature. Give every coordinate a penalty (reg > 0, also "
+            "for an intercept) and take a loss with bounds (not poisson or a custom one), or omit steps."
+        )
+    return FedHybridState(base if literal else x0, local, number(jnp.inf), mu)
 
 
 def _mean(values: Array) -> Vec:
@@ -114,6 +187,8 @@ def _mean(values: Array) -> Vec:
 
 
 def _step_sizes(name: str, value: Any) -> Any:
+    if value is None:
+        return None
     if isinstance(value, tuple):
         if len(value) != 2:
             raise InvalidConfig(

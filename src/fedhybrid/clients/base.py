@@ -76,17 +76,29 @@ class Clients(Protocol):
 
     n: int
     d: int
+    partial: bool  # whether replies can be missing
+    identity: str  # for checkpoints: a run goes on only where it began
 
-    def start(self, fn: Callable[..., Any], *down: Any) -> Local:
-        """Every client's first local state, fn(me, *down). Sends nothing."""
+    def start(self, fn: Callable[..., Any], *down: Any, bridged: tuple | None = None) -> Local:
+        """Every client's first local state, fn(me, *down). Sends nothing.
+
+        `bridged`: (fn, *down) of the round, as it will be called with stale=True.
+        """
         ...
 
-    def mean(self, fn: ClientFunction, local: Local, *down: Any) -> tuple[Local, Up]:
-        """One round. The mean is over every enrolled client."""
+    def mean(self, fn: ClientFunction, local: Local, *down: Any, stale: bool = False) -> tuple[Local, Up]:
+        """One round. The mean is over every enrolled client.
+
+        `stale`: where a client's reply is missing its last one stands in, and its state stays. Otherwise the round waits for all.
+        """
+        ...
+
+    def renew(self, local: Local) -> Local:
+        """What was replied so far answers another question: the next round waits for everyone, stale or not."""
         ...
 
     def missed(self, local: Local) -> Array:
-        """How many replies the last round went without."""
+        """How many replies were missing in the last round."""
         ...
 
     def one(self, fn: ClientFunction, local: Local, who: Any, *down: Any) -> tuple[Local, Up]:

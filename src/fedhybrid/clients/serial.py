@@ -11,7 +11,7 @@ import numpy as np
 from ..fleet import Fleet
 from ..status import InvalidConfig
 from .base import Client, Local, Meter, decoded, floats
-from .clock import Clock, slowest, with_clock
+from .clock import Clock, digest, slowest, with_clock
 from .work import with_flops
 
 Array = Any
@@ -20,13 +20,19 @@ Array = Any
 class Serial:
     """The fleet's clients one after the other, each function compiled once per size of client."""
 
+    partial = False
+
     def __init__(self, fleet: Fleet, *, clock: Clock | None = None) -> None:
         self.n, self.d = fleet.n, fleet.d
         self.rates = None if clock is None else clock.rates(fleet.n)
         with jax.enable_x64(True):
             self.clients: list[Client] = [jax.device_put(fleet.client(i, padded(fleet.sites[i].A.shape[0]))) for i in fleet.order]
 
-    def start(self, fn: Callable[..., Any], *down: Any) -> Local:
+    @property
+    def identity(self) -> str:
+        return "Serial" if self.rates is None else f"Serial, clock {digest(self.rates)}"
+
+    def start(self, fn: Callable[..., Any], *down: Any, bridged: tuple | None = None) -> Local:
         zero, none = np.int64(0), np.float64(0.0)
         if self.rates is None:
             return Local([_on_client(fn, me, *down) for me in self.clients], Meter(zero, zero, zero, none, none))
@@ -34,7 +40,7 @@ class Serial:
         seconds = slowest([self.rates.working(me.id, each) for me, each in zip(self.clients, flops, strict=True)])
         return Local(list(parts), Meter(zero, zero, zero, none, seconds))
 
-    def mean(self, fn: Callable[..., Any], local: Local, *down: Any) -> tuple[Local, Any]:
+    def mean(self, fn: Callable[..., Any], local: Local, *down: Any, stale: bool = False) -> tuple[Local, Any]:
         answers = [_round(fn, me, part, *down) for me, part in zip(self.clients, local.parts, strict=True)]
         parts, ups, flops = zip(*answers, strict=True)
         up = jax.tree.map(lambda *leaves: functools.reduce(jnp.add, leaves) / self.n, *(_decoded(up) for up in ups))
@@ -47,6 +53,9 @@ class Serial:
 
     def missed(self, local: Local) -> Array:
         return jnp.zeros((), jnp.int64)  # everybody is here
+
+    def renew(self, local: Local) -> Local:
+        return local
 
     def one(self, fn: Callable[..., Any], local: Local, who: Any, *down: Any) -> tuple[Local, Any]:
         k = next((k for k, me in enumerate(self.clients) if int(me.id) == int(who)), None)

@@ -13,7 +13,7 @@ from jax import lax
 from ..fleet import Fleet
 from ..status import InvalidConfig
 from .base import Client, Local, Meter, decoded, floats
-from .clock import Clock, Rates, slowest, with_clock
+from .clock import Clock, Rates, digest, slowest, with_clock
 from .work import with_flops
 
 Array = Any
@@ -24,6 +24,7 @@ WORTH_BLOCKING = 2**23
 class Stacked:
     """Every group of the fleet as one vmapped program; with a clock, `trace.seconds` are simulated seconds."""
 
+    partial = False
     rates: Rates | None
 
     def __init__(self, fleet: Fleet, *, clock: Clock | None = None) -> None:
@@ -33,10 +34,14 @@ class Stacked:
             # one group after the other: on a GPU the host's copy of one is gone before the next is made; on a CPU there is no copy
             self.groups = tuple(jax.device_put(fleet.stack(group)) for group in fleet.groups)
 
-    def start(self, fn: Callable[..., Any], *down: Any) -> Local:
+    @property
+    def identity(self) -> str:
+        return "Stacked" if self.rates is None else f"Stacked, clock {digest(self.rates)}"
+
+    def start(self, fn: Callable[..., Any], *down: Any, bridged: tuple | None = None) -> Local:
         return self.call(_start, (fn,), *down)
 
-    def mean(self, fn: Callable[..., Any], local: Local, *down: Any) -> tuple[Local, Any]:
+    def mean(self, fn: Callable[..., Any], local: Local, *down: Any, stale: bool = False) -> tuple[Local, Any]:
         answers = [_each_changes(fn, me, part, down) for me, part in zip(self.groups, local.parts, strict=True)]
         parts, ups, flops, sent = zip(*answers, strict=True)
         up = jax.tree.map(lambda *leaves: jnp.sum(jnp.concatenate(leaves), axis=0) / self.n, *ups)
@@ -49,6 +54,9 @@ class Stacked:
 
     def missed(self, local: Local) -> Array:
         return jnp.zeros((), jnp.int64)  # everybody is here
+
+    def renew(self, local: Local) -> Local:
+        return local
 
     def one(self, fn: Callable[..., Any], local: Local, who: Any, *down: Any) -> tuple[Local, Any]:
         if not isinstance(who, jax.core.Tracer) and not 0 <= int(who) < self.n:

@@ -1,0 +1,238 @@
+"""How FedHybrid chooses μ, a and b for itself: from curvatures that every client measures alone, of which the server sees two means.
+
+    client    mᵢ, ℓᵢ: extreme eigenvalues of ∇²fᵢ(xᵢ); without a Hessian, of its restriction to LANCZOS products with it
+    server    μ = √(m̄·ℓ̄)                          m̄, ℓ̄ their means, m̄ at least ℓ̄/10⁴
+    gradient  a = 1/(ℓᵢ + μ)      b = μ/2          ℓᵢ: raised to rᵀ∇²fᵢr/rᵀr whenever that is larger, r the step's direction
+    newton    a = 1               b = min(1/4, μ/(ℓ̄ + μ))
+
+This is the analysis of equal quadratic clients of curvature q. Newton: the dual means need b(ℓ + μ)/μ < 2. Gradient: disagreement falls
+by s² − (2 − a(q + μ))s + 1 − a(q + μ) + ab = 0, which b = μ/2 brings to 1 − aμ/4 at q = 0 and 1 − aμ/2 at q = ℓ; critical damping at q = 0,
+b = aμ²/4, would leave 1 − (aμ)²/4 at q = ℓ. Where fᵢ is no quadratic, a client halves its step until ‖∇fᵢ − λᵢ + μ(xᵢ − x₀)‖ does not
+grow: a safeguard of its own that costs no round.
+
+Cost: 2 rounds at the start (2 floats up; 2 down and d up). After 4, 8, … steps curvatures are measured again, 1 round; if a mean has
+changed by a fifth, another makes the new μ known and brings x₀ = mean(x) − mean(λ)/μ. If not, the next wait is four times as long.
+
+`theorem`: instead the step sizes that Theorem 1 admits, from bounds that hold everywhere (theory/constants.py, theory/steps.py). It needs
+ℓ = max ℓᵢ and m = min mᵢ; the server sees means, and takes ℓ̄·(Σ(ℓᵢ/ℓ̄)ᵖ)^(1/p) ≥ max ℓᵢ, at most n^(1/p) times it, and m likewise. μ is
+the one for which the proved rate is largest. Cost: 3 rounds at the start.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .. import linalg
+from ..clients.base import Client, Clients
+from ..curvature import Derived, Gradient, Newton
+from ..problem import GLM, Quadratic
+from .base import Array, Vec, number
+
+LANCZOS = 12
+FIRST_LOOK = 4  # steps after which curvatures are measured again
+CHANGED = 1.2  # a mean that moved by this factor makes a new μ
+LEAST_STEP = 1e-4
+POWER = 32  # p of the mean that stands for the largest
+
+
+class Local(NamedTuple):
+    x: Vec
+    lam: Vec
+    mu: Array
+    ready: Derived
+    ell: Array  # mine
+    ell_mean: Array
+    a: Array | None  # what the caller chose, mine
+    b: Array | None
+
+
+class AutomaticState(NamedTuple):
+    x0: Vec
+    local: Any
+    residual: Array
+    mu: Array
+    mu_given: Array | None
+    ell_mean: Array
+    steps: Array
+    look: Array  # when curvatures are measured again
+
+
+def start(me: Client, base: Vec, a: Any, b: Any, x: Array | None, lam: Array | None, at_gradient: Array) -> Local:
+    x_start = base if x is None else x[me.id]
+    lam_start = jnp.where(at_gradient, me.f.grad(x_start), 0.0) if lam is None else lam[me.id]
+    one = number(1.0)  # until the first round has told better
+    return Local(x_start, lam_start, one, me.curvature.prepare(me.f, one), one, one, mine(me, a), mine(me, b))
+
+
+def mine(me: Client, step_size: Any) -> Array | None:
+    """This client's own entry of a number, a pair (gradient, newton), or an array with one per client."""
+    if isinstance(step_size, tuple):
+        return step_size[0] if isinstance(me.curvature, Gradient) else step_size[1]
+    return step_size if step_size is None or step_size.ndim == 0 else step_size[me.id]
+
+
+def measure(me: Client, local: Local) -> tuple[Local, tuple[Array, Array]]:
+    w = linalg.eigvalsh(me.f.hess(local.x)) if isinstance(me.curvature, Newton) else _ritz_values(me.f, local.x)
+    w = jnp.where(jnp.all(jnp.isfinite(w)), jnp.maximum(w, 0.0), 1.0)  # not finite: the next round will say so
+    return local._replace(ell=w[-1]), (w[0], w[-1])
+
+
+def _ritz_values(f: Any, x: Vec) -> Array:
+    """Of ∇²f(x), by Lanczos' method with full orthogonalisation."""
+    d = x.shape[0]
+    k = min(d, LANCZOS)
+    first = jax.random.normal(jax.random.key(0), (d,), x.dtype)
+
+    def grow(V: Array, j: Array) -> tuple[Array, None]:
+        u = f.hvp(x, V[j])
+        size = jnp.linalg.norm(u)
+        for _ in range(2):  # twice is enough
+            u = u - V.T @ (V @ u)
+        length = jnp.linalg.norm(u)
+        new = length > 1e-10 * size
+        return V.at[j + 1].set(jnp.where(new, u / jnp.where(new, length, 1.0), 0.0)), None
+
+    V = lax.scan(grow, jnp.zeros((k, d), x.dtype).at[0].set(first / jnp.linalg.norm(first)), jnp.arange(k - 1))[0]
+    T = f.form(x, V)
+    missing = jnp.sum(V**2, axis=1) < 0.5  # the space was exhausted: such a row must not look like an eigenvalue 0
+    return linalg.eigvalsh(T + jnp.diag(jnp.where(missing, T[0, 0], 0.0)))
+
+
+def adopt(me: Client, local: Local, mu: Array, ell_mean: Array) -> tuple[Local, Vec]:
+    ready = me.curvature.prepare(me.f, mu)
+    return local._replace(mu=mu, ell_mean=ell_mean, ready=ready), local.x - local.lam / mu
+
+
+def update(me: Client, local: Local, x0: Vec) -> tuple[Local, tuple[Vec, Array, Array]]:
+    x, lam, mu = local.x, local.lam, local.mu
+
+    def slope(x: Vec) -> Vec:
+        return me.f.grad(x) - lam + mu * (x - x0)
+
+    D, r = me.curvature(me.f, x, mu, local.ready), slope(x)
+    size, ell = jnp.linalg.norm(r), local.ell
+    if isinstance(me.curvature, Gradient):
+        if not isinstance(me.f, Quadratic):
+            along = (r @ me.f.hvp(x, r)) / jnp.where(size > 0, size**2, 1.0)
+            ell = jnp.where(along > ell, along, ell)
+        a, b = 1.0 / (ell + mu), 0.5 * mu
+    else:
+        a, b = number(1.0), jnp.minimum(0.25, mu / (local.ell_mean + mu))
+    p = -(a if local.a is None else local.a) * D.solve(r)
+    if local.a is None and not isinstance(me.f, Quadratic):
+        p = p * _damping(slope, x, p, size)
+    x_next = x + p
+    lam_next = lam + (b if local.b is None else local.b) * D.mul(x0 - x)
+    return local._replace(x=x_next, lam=lam_next, ell=ell), (x_next - lam_next / mu, jnp.sum((x - x0) ** 2), jnp.sum(r**2))
+
+
+def _damping(slope: Any, x: Vec, p: Vec, size: Array) -> Array:
+    def grows(t: Array) -> Array:
+        return ~(jnp.linalg.norm(slope(x + t * p)) <= size) & (t > LEAST_STEP)
+
+    return lax.while_loop(grows, lambda t: 0.5 * t, number(1.0))
+
+
+def begin(clients: Clients, local: Any, mu_given: Array | None) -> tuple[Any, Vec, Array, Array]:
+    """The two first rounds: local, the consistent x₀, μ and ℓ̄."""
+    local, (m, ell) = clients.mean(measure, local)
+    mu = _penalty(m, ell, mu_given)
+    local, x0 = clients.mean(adopt, local, mu, ell)
+    return local, x0, mu, ell
+
+
+def _penalty(m: Array, ell: Array, mu_given: Array | None) -> Array:
+    if mu_given is not None:
+        return mu_given
+    mu = jnp.sqrt(jnp.maximum(m, 1e-4 * ell)) * jnp.sqrt(ell)  # two roots: a product could overflow
+    return jnp.where(jnp.isfinite(mu) & (mu > 0), mu, 1.0)
+
+
+def step(clients: Clients, state: AutomaticState) -> AutomaticState:
+    local, (x0, disagreement, stationarity) = clients.mean(update, state.local, state.x0, stale=True)
+    residual = clients.n * (jnp.sqrt(stationarity) + state.mu * jnp.sqrt(disagreement))
+    after = state._replace(x0=x0, local=local, residual=residual, steps=state.steps + 1)
+    return clients.cond(after.steps >= state.look, lambda state: _look(clients, state), lambda state: state, after)
+
+
+def _look(clients: Clients, state: AutomaticState) -> AutomaticState:
+    local, (m, ell) = clients.mean(measure, state.local)
+    mu = _penalty(m, ell, state.mu_given)
+    moved = _apart(mu, state.mu) | _apart(ell, state.ell_mean)
+
+    def change(state: AutomaticState) -> AutomaticState:
+        local, x0 = clients.mean(adopt, state.local, mu, ell)
+        return state._replace(x0=x0, local=clients.renew(local), mu=mu, ell_mean=ell, look=2 * state.look)
+
+    def keep(state: AutomaticState) -> AutomaticState:
+        return state._replace(look=4 * state.look)
+
+    return clients.cond(moved, change, keep, state._replace(local=local))
+
+
+def _apart(new: Array, old: Array) -> Array:
+    return (new > CHANGED * old) | (old > CHANGED * new)
+
+
+# ── Theorem 1 ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Known(NamedTuple):
+    """Bounds on the curvature of every client's f, everywhere: m at most the least, ell at least the largest."""
+
+    m: Array
+    ell: Array
+
+
+def bounds_of(f: Any) -> Known:
+    """mI ⪯ ∇²f(x) ⪯ ℓI for all x; m = 0 or ℓ = inf where there is no such bound."""
+    if isinstance(f, Quadratic):
+        w = linalg.eigvalsh(f.H)
+        blur = len(w) * jnp.finfo(w.dtype).eps * w[-1]
+        return Known(jnp.maximum(w[0] - blur, 0.0), w[-1] + blur)
+    if not isinstance(f, GLM) or f.loss.ell is None:
+        return Known(number(0.0), number(jnp.inf))
+    gram = f.rows.gram(f.w)
+    outwards = 2 * sum(gram.shape) * jnp.finfo(gram.dtype).eps * jnp.trace(gram)
+    return Known(jnp.min(f.reg), f.loss.ell * (linalg.eigvalsh(gram)[-1] + outwards) + jnp.max(f.reg))
+
+
+def send_bounds(me: Client, local: Any) -> tuple[Any, Known]:
+    return local, bounds_of(me.f)
+
+
+def send_powers(me: Client, local: Any, mean: Known) -> tuple[Any, Known]:
+    m, ell = bounds_of(me.f)
+    return local, Known((mean.m / m) ** POWER, (ell / mean.ell) ** POWER)
+
+
+def admit(me: Client, local: Any, mu: Array, ell: Array, common: Array) -> tuple[Any, Vec]:
+    """The largest a that the theorem admits, and b; local is fedhybrid.Local."""
+    own, most = bounds_of(me.f), 1.0 / (22 * mu / 9 + 2 * ell)
+    newton = not isinstance(me.curvature, Gradient)
+    a, b = ((own.m + mu) * most, common / (own.ell + mu)) if newton else (most, common)
+    return local._replace(mu=mu, a=a, b=b, ready=me.curvature.prepare(me.f, mu)), local.x - local.lam / mu
+
+
+def theorem(clients: Clients, local: Any, mu_given: Array | None) -> tuple[Any, Vec, Array, Array]:
+    """local, x₀, μ and the rate ρ that is proved; ρ is not positive where some client has no bounds."""
+    local, mean = clients.mean(send_bounds, local)
+    local, powers = clients.mean(send_powers, local, mean)
+    outwards = 1.0 + 1e-12  # the rounding of two means and a power
+    m = mean.m / (outwards * (clients.n * powers.m) ** (1 / POWER))
+    ell = mean.ell * outwards * (clients.n * powers.ell) ** (1 / POWER)
+    candidates = m * (ell / m) ** jnp.linspace(0.0, 1.0, 65)
+    mu = candidates[jnp.nanargmax(_proved(candidates, m, ell)[1])] if mu_given is None else mu_given
+    common, rate = _proved(mu, m, ell)
+    local, x0 = clients.mean(admit, local, mu, ell, common)
+    return local, x0, mu, rate
+
+
+def _proved(mu: Array, m: Array, ell: Array) -> tuple[Array, Array]:
+    """min{μ/9, α̲m²/21} and ρ, for the least α̲ and β̲ that clients between m and ℓ can have, of either kind."""
+    ratio = (m + mu) / (ell + mu)
+    alpha = ratio / (22 * mu / 9 + 2 * ell)
+    common = jnp.minimum(mu / 9, alpha * m**2 / 21)
+    return common, jnp.minimum(3 * common * ratio / (13 * (mu + ell)), m * alpha / 2)
