@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 import fedhybrid as fh
-from fedhybrid.algorithms.defaults import curvatures, safe_parameters
+from fedhybrid.algorithms.defaults import curvatures
 from fedhybrid.measure import measure, optimum
 from fedhybrid.numerics import scope
 
@@ -50,7 +50,17 @@ class Case(NamedTuple):
         fleet = self.fleet("gradient")
         with scope():
             m, ell = curvatures(fleet, np.zeros(fleet.d))
-        return lambda updates: fh.fedhybrid(**safe_parameters(m, ell, updates))
+        return lambda updates: fh.fedhybrid(**suited(m, ell, updates))
+
+
+def suited(m: np.ndarray, ell: np.ndarray, updates: Updates) -> dict[str, Any]:
+    """FedHybrid's parameters for a choice, from the analysis of equal quadratic clients."""
+    m_mean, ell_mean = float(np.mean(m)), float(np.mean(ell))
+    mu = float(np.sqrt(max(m_mean, 1e-4 * ell_mean) * ell_mean))
+    gradient = np.array([update == "gradient" for update in updates])
+    a = np.where(gradient, 1.0 / (ell + mu), 1.0)
+    b = np.where(gradient, 0.25 * mu * (mu / (ell + mu)), min(0.25, mu / (ell_mean + mu)))
+    return {"mu": mu, "a": a, "b": b}
 
 
 def sites(sizes: tuple[int, ...], d: int, *, decades: float, apart: float = 0.0, seed: int = 0, squared: bool = False) -> list:

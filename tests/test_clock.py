@@ -156,7 +156,7 @@ def test_a_resumed_run_goes_on_with_its_seconds(tmp_path, monkeypatch):
 def test_a_run_is_not_resumed_by_another_clock(tmp_path):
     fleet = sample("logistic").fleet()
     fh.solve(fleet, transport=CLOCK, max_rounds=2, checkpoint=tmp_path / "run")
-    with pytest.raises(CheckpointError, match="of another clock"):
+    with pytest.raises(CheckpointError, match="of another transport"):
         fh.solve(fleet, transport=fh.Clock(speed=1.0), max_rounds=2, checkpoint=tmp_path / "run")
 
 

@@ -24,7 +24,7 @@ from jax import lax
 from .algorithms import ALGORITHMS
 from .algorithms.base import Algorithm
 from .algorithms.krylov import krylov
-from .clients.base import Client, Local, Meter, decoded, floats
+from .clients.base import Client, Local, Meter, decoded, most_floats
 from .clients.clock import Clock
 from .clients.serial import padded
 from .clients.work import count_flops
@@ -194,7 +194,7 @@ def _counted(asked: dict[Callable[..., Any], tuple], me: Client) -> list[tuple[f
     work = [(count_flops(start, me, *first), 0)]
     for fn, down in rounds:
         up = jax.eval_shape(lambda *args, fn=fn: fn(*args)[1], me, local, *down)
-        work.append((count_flops(fn, me, local, *down), floats(up) + floats(down)))
+        work.append((count_flops(fn, me, local, *down), most_floats(up) + most_floats(down)))
     return work
 
 
@@ -266,6 +266,8 @@ class Rehearsal:
     """A transport of models. Every client runs both updates, each on a state of its own, and answers by the one it has chosen: choices
     are data, and one program serves all of them."""
 
+    partial, identity = False, "Rehearsal"
+
     def __init__(self, f: Quadratic, does_newton: Any, prices: Prices | None) -> None:
         self.n, self.d = f.c.shape
         self.f, self.does_newton = f, jnp.asarray(does_newton)
@@ -296,13 +298,19 @@ class Rehearsal:
         self.asked.setdefault(fn, jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), down))
         return jnp.zeros(self.n)
 
-    def start(self, fn: Callable[..., Any], *down: Any) -> Local:
+    def start(self, fn: Callable[..., Any], *down: Any, bridged: tuple | None = None) -> Local:
         return self.call(_start, (fn,), *down)
 
-    def mean(self, fn: Callable[..., Any], local: Local, *down: Any) -> tuple[Local, Any]:
+    def renew(self, local: Local) -> Local:
+        return local
+
+    def missed(self, local: Local) -> Array:
+        return jnp.zeros((), jnp.int64)  # everybody is here
+
+    def mean(self, fn: Callable[..., Any], local: Local, *down: Any, stale: bool = False) -> tuple[Local, Any]:
         parts, up, sent = self._round(fn, local, down)
         up = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0) / self.n, up)
-        return Local(parts, local.meter.after_round(self.n, sent, down, 0.0, jnp.max(self._prices_of(fn, down)))), up
+        return Local(parts, local.meter.after_round(self.n, self.n * sent, down, 0.0, jnp.max(self._prices_of(fn, down)))), up
 
     def one(self, fn: Callable[..., Any], local: Local, who: Any, *down: Any) -> tuple[Local, Any]:
         parts, up, sent = self._round(fn, local, down)
@@ -315,7 +323,7 @@ class Rehearsal:
 
         def answer(me: Client, part: Any) -> tuple[Any, Any]:
             part_next, up = fn(me, part, *down)
-            sent[:] = [floats(up)]
+            sent[:] = [most_floats(up)]
             return part_next, decoded(up)
 
         (gradient, up_gradient), (newton, up_newton) = self._each(answer, *((part,) for part in local.parts))

@@ -23,6 +23,7 @@ class Row(NamedTuple):
     up: Callable[[int, int, int], int]  # floats that all clients together send in a step, from n, d and the step's rounds
     down: Callable[[int, int, int], int] = lambda n, d, rounds: n * d * rounds
     rounds: int | tuple[int, ...] | None = 1  # a step; several: one of them; None: as many as a loop needs, at least 2
+    settled: int = 0  # steps that cost less, while there is less to say
     reach: float = 1e-11  # how near to x* it gets, relative to ‖x*‖ (of a biased one: how near it must not get)
     problems: tuple[str, ...] = ("squared", "logistic", "poisson", "softmax")  # that it is for; the first two are run in CI
 
@@ -139,6 +140,7 @@ TABLE = {
         up=lambda n, d, rounds: n * (rounds * d + 3 * 4 // 2 + 3),
         down=lambda n, d, rounds: n * (d + (rounds - 1) * (d + 2)),
         rounds=(1, 2),
+        settled=3,
     ),
     "lbfgs": Row(lambda curvature, factor=1.0: fh.lbfgs(memory=5), steps=60, up=lambda n, d, rounds: n * (d + 1), reach=1e-9),
     "multipliers": Row(

@@ -17,7 +17,8 @@ Where ten rounds do not bring a tenfold fall of ‖g‖, the new direction is pr
 With shared_hessian the clients send their Hessian at the start once, as a sum: it measures ‖·‖ above and divides r instead of γ alone, and
 no other preconditioner is asked for.
 
-Cost of a step: 1 round, up d + h(h+1)/2 + 3 floats a client, down d; a preconditioned one 2 rounds, d more up and d + 2 more down.
+Cost of a step: 1 round, up d + h(h+1)/2 + 3 floats a client (k for h while there are k < h moves), down d; a preconditioned one 2 rounds,
+d more up and d + 2 more down.
 Converges to x*: F falls with every point that is accepted.
 After D. G. Anderson, "Iterative procedures for nonlinear integral equations", 1965, and T. Washio and C. W. Oosterlee, "Krylov subspace
 acceleration for nonlinear multigrid schemes", 1997; the preconditioner is that of S. Wang et al., "GIANT", arXiv:1709.03528.
@@ -29,7 +30,7 @@ import jax.numpy as jnp
 
 from .. import linalg
 from ..arguments import whole
-from ..clients.base import Client, Clients
+from ..clients.base import Client, Clients, Packed
 from ..curvature import Gradient
 from ..status import InvalidConfig, refuse_unknown_keywords
 from .base import Algorithm, Array, Spec, Vec, number
@@ -44,6 +45,7 @@ TRIAL = 12  # rounds after which the preconditioner has to be the faster one: it
 
 class Local(NamedTuple):
     points: Array  # (h + 1, d), the newest last
+    seen: Array  # how many of them it has looked at
     scale: Array  # curvature of fᵢ along its gradient at the start: how large this client's part of the whole is
     newton: Array  # 1 where it can precondition, else 0
 
@@ -77,13 +79,18 @@ def start(me: Client, x0: Vec, points: Array) -> Local:
     g = me.f.grad(x0)
     size = g @ g
     scale = jnp.where(size > 0, (g @ me.f.hvp(x0, g)) / jnp.where(size > 0, size, 1.0), 0.0)
-    return Local(points, scale, number(0.0 if isinstance(me.curvature, Gradient) else 1.0))
+    return Local(points, jnp.zeros((), jnp.int64), scale, number(0.0 if isinstance(me.curvature, Gradient) else 1.0))
 
 
 def look(me: Client, local: Local, u: Vec) -> tuple[Local, tuple]:
     points = _with_newest(local.points, u)
-    M = me.f.form(u, _moves(points)[0])
-    return local._replace(points=points), (me.f.value(u), me.f.grad(u), pack(M), local.scale, local.newton)
+    moves = jnp.minimum(local.seen, len(points) - 1)
+    M = Packed(pack(me.f.form(u, _moves(points)[0])), _as_it_is, count=moves * (moves + 1) // 2)  # zero before there are h moves
+    return local._replace(points=points, seen=local.seen + 1), (me.f.value(u), me.f.grad(u), M, local.scale, local.newton)
+
+
+def _as_it_is(packed: Array) -> Array:
+    return packed
 
 
 def precondition(me: Client, local: Local, r: Vec, gamma: Array, mean_scale: Array) -> tuple[Local, Vec]:

@@ -36,19 +36,20 @@ class Meter(NamedTuple):
     flops: Array
     seconds: Array
 
-    def after_round(self, n: int, sent: int, down: Any, flops: Array, seconds: Array | float) -> "Meter":
-        """One round of so many seconds in which n clients each got `down` and sent `sent` floats, and together took so many flops."""
-        up, got = self.floats_up + n * sent, self.floats_down + n * floats(down)
+    def after_round(self, n: int, sent: Array | int, down: Any, flops: Array, seconds: Array | float) -> "Meter":
+        """One round of so many seconds in which n clients each got `down`, and together sent so many floats and took so many flops."""
+        up, got = self.floats_up + sent, self.floats_down + n * floats(down)
         return Meter(self.rounds + 1, up, got, self.flops + flops, self.seconds + seconds)
 
 
-@pytree("payload", static=("decode",))
+@pytree("payload", "count", static=("decode",))
 @dataclass(frozen=True)
 class Packed:
     """Something that a client sends in fewer numbers than it stands for: counted by its payload, averaged after decode(payload)."""
 
     payload: Any
     decode: Callable[[Any], Any]  # hashable, and equal for equal codes: a program is compiled for it
+    count: Array | None = None  # how many of the payload's numbers are sent, where the others are zero and the server knows which
 
 
 def decoded(up: Up) -> Up:
@@ -67,8 +68,16 @@ class Local(NamedTuple):
     meter: Meter
 
 
-def floats(tree: Any) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(tree))
+def floats(tree: Any) -> Any:
+    """How many numbers a message is; a tracer where that depends on data."""
+    parts = jax.tree.leaves(tree, is_leaf=_is_packed)
+    return sum(part.count if _is_packed(part) and part.count is not None else most_floats(part) for part in parts)
+
+
+def most_floats(tree: Any) -> int:
+    """How many numbers a message can be."""
+    parts = jax.tree.leaves(tree, is_leaf=_is_packed)
+    return sum(leaf.size for part in parts for leaf in jax.tree.leaves(part.payload if _is_packed(part) else part))
 
 
 class Clients(Protocol):
@@ -77,7 +86,11 @@ class Clients(Protocol):
     n: int
     d: int
     partial: bool  # whether replies can be missing
-    identity: str  # for checkpoints: a run goes on only where it began
+
+    @property
+    def identity(self) -> str:
+        """For checkpoints: a run goes on only where it began."""
+        ...
 
     def start(self, fn: Callable[..., Any], *down: Any, bridged: tuple | None = None) -> Local:
         """Every client's first local state, fn(me, *down). Sends nothing.

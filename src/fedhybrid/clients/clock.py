@@ -32,9 +32,9 @@ class Rates(NamedTuple):
     latency: Array
     bandwidth: Array
 
-    def durations(self, who: Array, flops: Array, floats: float) -> Array:
-        """Seconds from the server's question to the answer of the clients numbered `who`, each with its own entry of flops."""
-        return flops / self.speed[who] + (2.0 * self.latency[who] + float(floats) / self.bandwidth[who])
+    def durations(self, who: Array, flops: Array, floats: Array | int) -> Array:
+        """Seconds from the server's question to the answer of the clients numbered `who`, each with its own flops and floats."""
+        return flops / self.speed[who] + (2.0 * self.latency[who] + jnp.asarray(floats, jnp.float64) / self.bandwidth[who])
 
     def working(self, who: Array, flops: Array) -> Array:
         """The same without a word to anybody."""

@@ -44,12 +44,13 @@ class Serial:
         answers = [_round(fn, me, part, *down) for me, part in zip(self.clients, local.parts, strict=True)]
         parts, ups, flops = zip(*answers, strict=True)
         up = jax.tree.map(lambda *leaves: functools.reduce(jnp.add, leaves) / self.n, *(_decoded(up) for up in ups))
-        seconds = self._seconds(self.clients, flops, floats(ups[0]) + floats(down))
-        return Local(list(parts), local.meter.after_round(self.n, floats(ups[0]), down, sum(flops), seconds)), up
+        sent = [int(floats(up)) for up in ups]
+        seconds = self._seconds(self.clients, flops, [each + floats(down) for each in sent])
+        return Local(list(parts), local.meter.after_round(self.n, sum(sent), down, sum(flops), seconds)), up
 
-    def _seconds(self, clients: list[Client], flops: Any, sent: int) -> Array | float:
+    def _seconds(self, clients: list[Client], flops: Any, words: list[int]) -> Array | float:
         rates = self.rates
-        return 0.0 if rates is None else slowest([rates.durations(me.id, each, sent) for me, each in zip(clients, flops, strict=True)])
+        return 0.0 if rates is None else slowest([rates.durations(me.id, *each) for me, *each in zip(clients, flops, words, strict=True)])
 
     def missed(self, local: Local) -> Array:
         return jnp.zeros((), jnp.int64)  # everybody is here
@@ -63,8 +64,8 @@ class Serial:
             raise InvalidConfig(f"There is no client number {int(who)}: they are numbered from 0 to {self.n - 1}.")
         part, up, flops = _round(fn, self.clients[k], local.parts[k], *down)
         parts = [*local.parts[:k], part, *local.parts[k + 1 :]]
-        seconds = self._seconds([self.clients[k]], [flops], floats(up) + floats(down))
-        return Local(parts, local.meter.after_round(1, floats(up), down, flops, seconds)), _decoded(up)
+        seconds = self._seconds([self.clients[k]], [flops], [int(floats(up)) + floats(down)])
+        return Local(parts, local.meter.after_round(1, int(floats(up)), down, flops, seconds)), _decoded(up)
 
     def observe(self, fn: Callable[..., Any], local: Local, *down: Any) -> Any:
         seen = [_on_client(fn, me, part, *down) for me, part in zip(self.clients, local.parts, strict=True)]

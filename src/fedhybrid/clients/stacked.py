@@ -45,12 +45,13 @@ class Stacked:
         answers = [_each_changes(fn, me, part, down) for me, part in zip(self.groups, local.parts, strict=True)]
         parts, ups, flops, sent = zip(*answers, strict=True)
         up = jax.tree.map(lambda *leaves: jnp.sum(jnp.concatenate(leaves), axis=0) / self.n, *ups)
-        seconds = self._seconds([me.id for me in self.groups], list(flops), sent[0] + floats(down))
-        return Local(parts, local.meter.after_round(self.n, sent[0], down, sum(jnp.sum(part) for part in flops), seconds)), up
+        seconds = self._seconds([me.id for me in self.groups], list(flops), [each + floats(down) for each in sent])
+        total, work = (sum(jnp.sum(part) for part in counts) for counts in (sent, flops))
+        return Local(parts, local.meter.after_round(self.n, total, down, work, seconds)), up
 
-    def _seconds(self, who: list[Array], flops: list[Array], sent: int) -> Array | float:
+    def _seconds(self, who: list[Array], flops: list[Array], words: list[Array]) -> Array | float:
         rates = self.rates
-        return 0.0 if rates is None else slowest([rates.durations(*each, sent) for each in zip(who, flops, strict=True)])
+        return 0.0 if rates is None else slowest([rates.durations(*each) for each in zip(who, flops, words, strict=True)])
 
     def missed(self, local: Local) -> Array:
         return jnp.zeros((), jnp.int64)  # everybody is here
@@ -62,24 +63,22 @@ class Stacked:
         if not isinstance(who, jax.core.Tracer) and not 0 <= int(who) < self.n:
             raise InvalidConfig(f"There is no client number {int(who)}: they are numbered from 0 to {self.n - 1}.")
         who = jnp.asarray(who, self.groups[0].id.dtype)
-        sent: list[int] = []
 
         def in_group(g: int) -> Callable:
             def answer(parts: tuple) -> tuple:
                 me, part = self.groups[g], parts[g]
                 k = jnp.argmax(me.id == who)
                 (part_next, up), flops = with_flops(fn, *jax.tree.map(lambda leaf: leaf[k], (me, part)), *down)
-                sent[:] = [floats(up)]
                 changed = jax.tree.map(lambda everyone, mine: everyone.at[k].set(mine), part, part_next)
-                return (*parts[:g], changed, *parts[g + 1 :]), decoded(up), jnp.asarray(flops, jnp.float64)
+                return (*parts[:g], changed, *parts[g + 1 :]), decoded(up), jnp.asarray(flops, jnp.float64), _count(up)
 
             return answer
 
         # which group holds the client is data, so that another fleet of the same shapes needs no other program
         group = jnp.argmax(jnp.stack([jnp.any(me.id == who) for me in self.groups]))
-        parts, up, flops = lax.switch(group, [in_group(g) for g in range(len(self.groups))], local.parts)
-        seconds = self._seconds([who], [flops], sent[0] + floats(down))
-        return Local(parts, local.meter.after_round(1, sent[0], down, flops, seconds)), up
+        parts, up, flops, sent = lax.switch(group, [in_group(g) for g in range(len(self.groups))], local.parts)
+        seconds = self._seconds([who], [flops], [sent + floats(down)])
+        return Local(parts, local.meter.after_round(1, sent, down, flops, seconds)), up
 
     def observe(self, fn: Callable[..., Any], local: Local, *down: Any) -> Any:
         return self.call(_observe, (fn,), local, *down)
@@ -127,25 +126,28 @@ def _each(fn: Callable[..., Any], *stacked: Any) -> Any:
     return jax.tree.map(join, blocks)
 
 
-def _each_changes(fn: Callable[..., Any], me: Client, local: Any, down: tuple) -> tuple[Any, Any, Array, int]:
+def _count(up: Any) -> Array:
+    return jnp.asarray(floats(up), jnp.int64)
+
+
+def _each_changes(fn: Callable[..., Any], me: Client, local: Any, down: tuple) -> tuple[Any, Any, Array, Array]:
     """fn of every client in a group: next local, up as the server reads it, flops, and how many floats each sends.
 
     What fn hands back as it got it, such as a cached inverse, is not copied.
     """
     unchanged: list[bool] = []
-    sent: list[int] = []
 
     def changes(me: Client, local: Any) -> Any:
         (local_next, up), flops = with_flops(fn, me, local, *down)
         pairs = list(zip(jax.tree.leaves(local), jax.tree.leaves(local_next), strict=True))
-        unchanged[:], sent[:] = [before is after for before, after in pairs], [floats(up)]
-        return [after for before, after in pairs if before is not after], decoded(up), jnp.asarray(flops, jnp.float64)
+        unchanged[:] = [before is after for before, after in pairs]
+        return [after for before, after in pairs if before is not after], decoded(up), jnp.asarray(flops, jnp.float64), _count(up)
 
-    changed, up, flops = _each(changes, me, local)
+    changed, up, flops, sent = _each(changes, me, local)
     leaves, structure = jax.tree.flatten(local)
     rest = iter(changed)
     leaves = [leaf if same else next(rest) for leaf, same in zip(leaves, unchanged, strict=True)]
-    return jax.tree.unflatten(structure, leaves), up, flops, sent[0]
+    return jax.tree.unflatten(structure, leaves), up, flops, sent
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
