@@ -4,6 +4,8 @@
     newton      D = ∇²f(x) + μI     by Cholesky
     newton-cg   D = ∇²f(x) + μI     matrix-free, by Hessian–vector products, for large d
 
+A loss of the caller's own may bend down: there D is shifted by the least eigenvalue, so that it is positive definite.
+
 `curvature.prepare(f, mu)` does once what does not depend on x; `curvature(f, x, mu, ready)` gives D at x.
 """
 
@@ -14,7 +16,7 @@ import jax.numpy as jnp
 from jax.scipy.sparse.linalg import cg
 
 from . import linalg
-from .problem import Problem, Quadratic
+from .problem import GLM, Custom, Problem, Quadratic
 from .pytrees import pytree
 
 Array = Any
@@ -98,6 +100,8 @@ class Newton:
         H = f.hess(x)
         if isinstance(f, Quadratic):
             return Inverted(H, mu, ready.value)
+        if may_bend_down(f):
+            H = _shifted(H, jnp.maximum(0.0, -2.0 * linalg.eigvalsh(H)[0]))
         return Factored(H, mu, _shifted(H, mu))
 
 
@@ -111,6 +115,10 @@ class NewtonCG:
 
     def __call__(self, f: Problem, x: Array, mu: Array, ready: Derived) -> MatrixFree:
         return MatrixFree(f, x, mu)
+
+
+def may_bend_down(f: Problem) -> bool:
+    return isinstance(f, Custom) or (isinstance(f, GLM) and f.loss.own)
 
 
 def _shifted(H: Array, mu: Array) -> Array:

@@ -36,7 +36,7 @@ def krylov(oracle, x0, steps, memory, newton):
         elif abs(F_u - F) <= 1e-9 * max(abs(F_u), abs(F)):
             accept = (g_u + g) @ move <= 0 or g_u @ move <= 0
         else:
-            accept = F_u < F or g_u @ move <= 0
+            accept = F_u < F
         if accept:
             radius = max(radius, 2 * np.linalg.norm(move))
             x, F, g = u, F_u, g_u

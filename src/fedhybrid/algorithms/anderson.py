@@ -133,11 +133,14 @@ class _Mixing:
         self.row: Any = None
         self.missed: Any = None
 
-    def start(self, fn: Callable[..., Any], *down: Any) -> Any:
-        return self.clients.start(Start(fn, self.memory), *down)
+    def start(self, fn: Callable[..., Any], *down: Any, bridged: tuple | None = None) -> Any:
+        if bridged is not None:
+            round, *asked = bridged
+            bridged = (Update(round), jnp.zeros(self.memory), jnp.zeros((), jnp.int64), *asked)
+        return self.clients.start(Start(fn, self.memory), *down, bridged=bridged)
 
-    def mean(self, fn: Callable[..., Any], local: Any, *down: Any) -> tuple[Any, Any]:
-        local, (up, self.row) = self.clients.mean(Update(fn), local, self.gamma, self.epoch, *down)
+    def mean(self, fn: Callable[..., Any], local: Any, *down: Any, stale: bool = False) -> tuple[Any, Any]:
+        local, (up, self.row) = self.clients.mean(Update(fn), local, self.gamma, self.epoch, *down, stale=stale)
         self.missed = self.clients.missed(local)
         return local, up
 
@@ -234,7 +237,7 @@ def anderson(algorithm: Algorithm, *, memory: int = 10) -> Algorithm:
 
     name, parameters = algorithm.spec
     spec = Spec("anderson", {"algorithm": name, **parameters, "memory": memory})
-    return Algorithm(init, Step(algorithm.step), (Start(start, memory), Update(update)), spec, algorithm.residual_is_gradient)
+    return algorithm._replace(init=init, step=Step(algorithm.step), on_client=(Start(start, memory), Update(update)), spec=spec, warm=None)
 
 
 def _refuse_unsuited(algorithm: Any) -> None:

@@ -19,7 +19,7 @@ no other preconditioner is asked for.
 
 Cost of a step: 1 round, up d + h(h+1)/2 + 3 floats a client (k for h while there are k < h moves), down d; a preconditioned one 2 rounds,
 d more up and d + 2 more down.
-Converges to x*: F falls with every point that is accepted.
+Converges to x*: F falls with every point that is accepted. Where F is not convex, to a stationary point.
 After D. G. Anderson, "Iterative procedures for nonlinear integral equations", 1965, and T. Washio and C. W. Oosterlee, "Krylov subspace
 acceleration for nonlinear multigrid schemes", 1997; the preconditioner is that of S. Wang et al., "GIANT", arXiv:1709.03528.
 """
@@ -114,11 +114,12 @@ def _moves(points: Array) -> tuple[Array, Array]:
 
 
 def _accepted(state: KrylovState, F: Array, g: Vec) -> Array:
-    """Whether F(u) < F(x₀): certain where the slope at u still points down, by convexity; else by value, or by slopes in a tie."""
+    """Whether F(u) < F(x₀): by value; where the values are too close for that, by the slopes at both ends."""
     move, rise = state.u - state.x0, F - state.F
     tie = jnp.abs(rise) <= TIE * jnp.maximum(jnp.abs(F), jnp.abs(state.F))
-    lower = jnp.where(tie, (g + state.g) @ move <= 0, rise < 0)
-    return jnp.isfinite(F) & jnp.all(jnp.isfinite(g)) & (~jnp.isfinite(state.F) | lower | (g @ move <= 0))
+    slope = g @ move
+    lower = jnp.where(tie, (slope <= 0) | (slope + state.g @ move <= 0), rise < 0)
+    return jnp.isfinite(F) & jnp.all(jnp.isfinite(g)) & (~jnp.isfinite(state.F) | lower)
 
 
 def _divide(V: Array, H: Array | None) -> Array:
