@@ -124,9 +124,7 @@ FLEETS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", ["least squares", "fedhybrid", pytest.param("fedhybrid, dear", marks=SLOW), pytest.param("apart", marks=SLOW)]
-)
+@pytest.mark.parametrize("name", ["fedhybrid", *(pytest.param(name, marks=SLOW) for name in ("least squares", "fedhybrid, dear", "apart"))])
 def test_auto_is_within_a_tenth_of_the_best_of_all_choices(name):
     one, found = FLEETS[name], {}
     make, best = one.algorithm(), optimum(one.fleet("gradient"))

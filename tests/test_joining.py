@@ -31,7 +31,7 @@ def away(result, x_star):
 
 @pytest.mark.parametrize("weighting", ["row", "client"])
 @pytest.mark.parametrize("algorithm", [None, fh.fedhybrid()])
-@pytest.mark.parametrize("loss", EXACT)
+@pytest.mark.parametrize("loss", ["logistic", pytest.param("squared", marks=pytest.mark.slow)])
 def test_who_leaves_and_who_comes_back_is_as_if_it_had_always_been_so(loss, algorithm, weighting):
     data, fleet = problem(loss, weighting)
     everyone = fh.solve(fleet, algorithm, tol=1e-11)

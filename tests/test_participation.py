@@ -50,7 +50,7 @@ def test_random_absence_costs_few_rounds_and_no_accuracy(loss, rate, factor, see
     assert rounds_to(loss, rate=rate, seed=seed) <= factor * rounds_to(loss)
 
 
-@pytest.mark.parametrize("who", ["a", "b"])
+@pytest.mark.parametrize("who", ["b", pytest.param("a", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("loss", EXACT)
 def test_a_client_that_is_away_nine_rounds_in_ten_is_still_fully_counted(loss, who):
     assert rounds_to(loss, who=who, rate=0.9) <= 12 * rounds_to(loss)  # about as many of its own rounds as ever
@@ -188,3 +188,35 @@ WRONG = {
 def test_a_wrong_schedule_is_refused(case):
     with pytest.raises(fh.InvalidConfig, match="absent"):
         fh.absent(**WRONG[case])(problem("squared")[1])
+
+
+# ── deadlines, and acceleration ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("loss", EXACT)
+def test_a_deadline_makes_late_clients_answer_later_rounds_and_time_shorter(loss):
+    _, fleet, x_star = problem(loss)
+    clock = fh.Clock(speed=[1e5, 1e5, 1e5, 1e5, 1e5, 2e3], latency=1e-3)
+    method = fh.fedhybrid(**STEPS)
+    waiting = fh.run(method, clock(fleet), 60)[1]
+    clients = fh.absent(deadline=float(waiting.seconds[1] - waiting.seconds[0]) / 2.5, over=clock)(fleet)
+    state, hurried = fh.run(method, clients, 400)
+    assert np.asarray(state.local.every).tolist() == [1, 1, 1, 1, 1, 3]  # only the slow one is late, and answers every third round
+    assert error(hurried.x0[-1], x_star) <= 1e-10
+    each, before = np.diff(hurried.seconds), waiting.seconds[1] - waiting.seconds[0]
+    assert each[5:].max() == pytest.approx(before / 2.5)
+    assert np.all(each[5:] <= before / 2.5 * (1 + 1e-12))
+
+
+def test_a_deadline_without_a_clock_is_refused():
+    with pytest.raises(fh.InvalidConfig, match="Clock"):
+        fh.absent(deadline=1.0)(problem("squared")[1])
+
+
+@pytest.mark.parametrize("loss", EXACT)
+def test_acceleration_over_clients_that_are_away_reaches_the_same_answer(loss):
+    _, fleet, x_star = problem(loss)
+    table = np.ones((12, 6), bool)
+    table[3, 1] = table[7, 4] = False
+    trace = fh.run(fh.anderson(fh.fedhybrid(**STEPS)), fh.absent(present=table)(fleet), 400)[1]
+    assert error(trace.x0[-1], x_star) <= 1e-10

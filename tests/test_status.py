@@ -543,15 +543,19 @@ class Counting(fh.Serial):
 
     def __init__(self, fleet):
         super().__init__(fleet)
-        self.seen = [0, 0, 0]
+        self.seen, self.looks = [0, 0, 0], 0
 
     def mean(self, fn, local, *down, stale=False):
-        local, up = super().mean(fn, local, *down)
+        local, answer = super().mean(fn, local, *down)
+        up = answer
         size = lambda tree: sum(np.size(leaf) for leaf in tree) if isinstance(tree, tuple) else np.size(tree)  # noqa: E731  (one line, used on the next)
+        if getattr(fn, "__name__", "") == "look":  # while there are k moves, M has k(k + 1)/2 entries
+            moves = min(self.looks, round((2 * up[2].size) ** 0.5 - 0.5))
+            up, self.looks = (*up[:2], np.zeros(moves * (moves + 1) // 2), *up[3:]), self.looks + 1
         self.seen[0] += 1
         self.seen[1] += self.n * size(up)
         self.seen[2] += self.n * size(down)
-        return local, up
+        return local, answer
 
 
 @pytest.mark.parametrize("max_rounds", [4, 10_000])

@@ -305,7 +305,7 @@ class Rehearsal:
         return local
 
     def missed(self, local: Local) -> Array:
-        return jnp.zeros((), jnp.int64)  # everybody is here
+        return np.zeros((), np.int64)  # everybody is here
 
     def mean(self, fn: Callable[..., Any], local: Local, *down: Any, stale: bool = False) -> tuple[Local, Any]:
         parts, up, sent = self._round(fn, local, down)

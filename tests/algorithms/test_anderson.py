@@ -63,7 +63,7 @@ def trace(loss, transport, steps=10):
 
 @every_transport
 @pytest.mark.parametrize("start", ["x0 omitted", "x0 given"])
-@pytest.mark.parametrize("loss", ["squared", "logistic", "poisson"])
+@pytest.mark.parametrize("loss", ["squared", "logistic", pytest.param("poisson", marks=pytest.mark.slow)])
 def test_eight_rounds_of_mixed_clients_are_the_references(loss, start, transport):
     data = sample(loss)
     x0 = None if start == "x0 omitted" else 0.5 * np.random.default_rng(8).normal(size=D)
@@ -107,7 +107,7 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("loss", EXACT)
+@pytest.mark.parametrize("loss", ["squared", *(pytest.param(loss, marks=pytest.mark.slow) for loss in ("logistic", "poisson"))])
 @pytest.mark.parametrize("method", METHODS)
 def test_it_reaches_the_methods_fixed_point_in_fewer_rounds(method, loss):
     data = sample(loss)
@@ -207,7 +207,7 @@ TINY = {
 }
 
 
-@pytest.mark.parametrize("loss", ["squared", "logistic"])
+@pytest.mark.parametrize("loss", ["squared", pytest.param("logistic", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("shape", TINY)
 def test_it_survives_the_smallest_fleets(shape, loss):
     data = sample(loss, **TINY[shape], reg=0.5)
@@ -293,7 +293,7 @@ def held(clients, state):
 
 
 @every_transport
-@pytest.mark.parametrize("wrong", [1e6, -30.0, np.inf, np.nan])
+@pytest.mark.parametrize("wrong", [1e6, np.nan, *(pytest.param(wrong, marks=pytest.mark.slow) for wrong in (-30.0, np.inf))])
 def test_a_mix_that_goes_wrong_is_undone_by_everyone(wrong, transport):
     clients, algorithm = transport(sample("logistic").fleet()), accelerated()
     state, _ = fh.run(algorithm, clients, 5)

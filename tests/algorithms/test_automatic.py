@@ -38,7 +38,14 @@ def counts(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("loss", ["squared", "logistic", "poisson", "huber", "softmax", "one label", "counts"])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "squared",
+        "one label",
+        *(pytest.param(loss, marks=pytest.mark.slow) for loss in ("logistic", "poisson", "huber", "softmax", "counts")),
+    ],
+)
 def test_it_solves_without_a_parameter(loss, kind):
     special = {"one label": one_label, "counts": counts}
     fleet = special[loss](kind) if loss in special else sample(loss, sizes=SIZES, d=5, reg=0.1).fleet(update=KINDS[kind])
@@ -154,7 +161,7 @@ def steps_of(me, local):
 
 
 @pytest.mark.parametrize("transport", [fh.Stacked, fh.Serial])
-@pytest.mark.parametrize("loss", ["squared", "logistic", "softmax", "huber"])
+@pytest.mark.parametrize("loss", ["logistic", *(pytest.param(loss, marks=pytest.mark.slow) for loss in ("squared", "softmax", "huber"))])
 def test_the_theorems_steps_are_admissible_and_nearly_the_largest(loss, transport):
     data = sample(loss, sizes=SIZES, d=4, reg=1.0)
     fleet = data.fleet(update=KINDS["mixed"])

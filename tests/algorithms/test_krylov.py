@@ -27,7 +27,7 @@ def ill_conditioned(kappa=1e4, n=4, rows=80, d=12, seed=0, reg=1e-7):
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("memory", [2, 9])
-@pytest.mark.parametrize("loss", ["squared", "logistic", "poisson", "softmax"])
+@pytest.mark.parametrize("loss", ["squared", "logistic", *(pytest.param(loss, marks=pytest.mark.slow) for loss in ("poisson", "softmax"))])
 def test_it_takes_the_steps_of_the_slow_loops(loss, memory, transport):
     data = sample(loss)
     start = START if loss != "softmax" else 0.3 * np.random.default_rng(9).normal(size=12)

@@ -138,7 +138,9 @@ def test_nothing_is_compiled_for_a_second_call_with_other_data_and_other_paramet
     assert not same_bits(changed.x0, again.x0)
 
 
-@every_algorithm
+@pytest.mark.parametrize(
+    "algorithm", [pytest.param(name, marks=[] if name in ("fedhybrid", "gd", "krylov") else pytest.mark.slow) for name in TABLE]
+)
 def test_it_can_be_vmapped_over_its_parameters(algorithm):
     row, chosen = TABLE[algorithm], problem("logistic")
     clients = fh.Stacked(fleet_for(algorithm, chosen.data))

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..arguments import numeric, whole
+from ..arguments import numeric, positive, whole
 from ..fleet import Fleet
 from ..pytrees import pytree
 from ..status import InvalidConfig, refuse_unknown_keywords
@@ -71,27 +71,52 @@ class Table:
         return self.table[round % self.table.shape[0]]
 
 
+@pytree("seconds")
+@dataclass(frozen=True)
+class Deadline:
+    """Rounds close after so many simulated seconds. Who needs k of them answers every k-th: `Bridged.start` finds k by the clock."""
+
+    seconds: Array
+
+    def __call__(self, round: Array) -> Array:
+        raise NotImplementedError
+
+
 @refuse_unknown_keywords
 def absent(
-    rate: Any = None, *, every: Any = None, present: Any = None, seed: int = 0, over: Callable[[Fleet], Clients] = Stacked
+    rate: Any = None,
+    *,
+    every: Any = None,
+    present: Any = None,
+    deadline: Any = None,
+    seed: int = 0,
+    over: Callable[[Fleet], Clients] = Stacked,
 ) -> Callable[[Fleet], "Bridged"]:
     """A transport for `solve`, with clients who are away; give one of
 
     rate     how often a client is away, at random from `seed`: a number in [0, 1), one per client, or by name, as in {"b": 0.9}
     every    a client answers every so-many-th round: a whole number, one per client, or by name
     present  a table of truth values, rounds × clients, repeated
+    deadline simulated seconds after which a round closes; who takes longer answers a later one. Needs over=fedhybrid.Clock(…)
 
     `over` is the transport underneath.
     """
-    given = [value for value in (rate, every, present) if value is not None]
+    given = [value for value in (rate, every, present, deadline) if value is not None]
     if len(given) != 1:
-        raise InvalidConfig("absent: give one of rate, every and present, such as rate=0.1.")
+        raise InvalidConfig("absent: give one of rate, every, present and deadline, such as rate=0.1.")
+    if deadline is not None:
+        positive("absent: deadline", deadline)
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
         raise InvalidConfig(f"absent: seed must be a whole number from 0 to 2³² − 1, not {seed!r}.")
 
     def transport(fleet: Fleet) -> Bridged:
         with jax.enable_x64(True):
-            return Bridged(over(fleet), _schedule(fleet, rate, every, present, seed))
+            clients = over(fleet)
+            if deadline is None:
+                return Bridged(clients, _schedule(fleet, rate, every, present, seed))
+            if getattr(clients, "rates", None) is None:
+                raise InvalidConfig("absent: a deadline needs clients with speeds: over=fedhybrid.Clock(speed=…).")
+            return Bridged(clients, Deadline(jnp.asarray(deadline, jnp.float64)))
 
     return transport
 
@@ -142,6 +167,7 @@ class Bridge(NamedTuple):
     clock: Array  # rounds called with stale=True: what a schedule counts
     fresh: Array  # whether everyone must answer the next of them
     absent: Array  # how many were away in the last round
+    every: Array  # (n,): with a deadline, how many rounds each takes to answer
 
 
 class Bridged:
@@ -163,17 +189,26 @@ class Bridged:
     def start(self, fn: Callable[..., Any], *down: Any, bridged: tuple | None = None) -> Bridge:
         reply_of, *reply_down = bridged or (_no_reply,)
         parts = self.clients.start(_Starting(fn, reply_of, len(down)), *down, *reply_down)
-        zero = jnp.zeros((), jnp.int64)
-        return Bridge(parts, parts.meter, zero, jnp.ones((), bool), zero)
+        zero, every = jnp.zeros((), jnp.int64), jnp.ones(self.n, jnp.int64)
+        if isinstance(self.schedule, Deadline) and bridged is not None:
+            durations = self.clients.durations(_Inside(reply_of), parts, *reply_down)
+            every = jnp.maximum(1, jnp.ceil(durations / self.schedule.seconds).astype(jnp.int64))
+        return Bridge(parts, parts.meter, zero, jnp.ones((), bool), zero, every)
 
     def mean(self, fn: Callable[..., Any], local: Bridge, *down: Any, stale: bool = False) -> tuple[Bridge, Any]:
         if not stale:
             parts, up = self.clients.mean(_Inside(fn), local.parts, *down)
             return self._after(local, parts, self.n, down), up
-        present = self.schedule(local.clock) | local.fresh
+        deadline = self.schedule.seconds if isinstance(self.schedule, Deadline) else None
+        here = self.schedule(local.clock) if deadline is None else local.clock % local.every == 0
+        present = here | local.fresh
         count = jnp.sum(present)
         parts, up = self.clients.mean(_Bridging(fn), local.parts, present, *down)
         after = self._after(local, parts, count, down)
+        if deadline is not None:  # the first round, when nobody has replied yet, waits for everyone
+            lasted = after.meter.seconds - local.meter.seconds
+            seconds = local.meter.seconds + jnp.where(local.fresh, lasted, jnp.minimum(lasted, deadline))
+            after = after._replace(meter=after.meter._replace(seconds=seconds))
         return after._replace(clock=local.clock + 1, fresh=jnp.zeros((), bool), absent=self.n - count), up
 
     def _after(self, local: Bridge, parts: Any, count: Any, down: tuple) -> Bridge:
@@ -283,4 +318,4 @@ class _Seen:
         return self.fn(me, held.local, *down)
 
 
-__all__ = ["Bridge", "Bridged", "Random", "Slow", "Table", "absent"]
+__all__ = ["Bridge", "Bridged", "Deadline", "Random", "Slow", "Table", "absent"]
