@@ -200,7 +200,7 @@ def test_a_deadline_makes_late_clients_answer_later_rounds_and_time_shorter(loss
     method = fh.fedhybrid(**STEPS)
     waiting = fh.run(method, clock(fleet), 60)[1]
     clients = fh.absent(deadline=float(waiting.seconds[1] - waiting.seconds[0]) / 2.5, over=clock)(fleet)
-    state, hurried = fh.run(method, clients, 400)
+    state, hurried = fh.run(method, clients, 1200)
     assert np.asarray(state.local.every).tolist() == [1, 1, 1, 1, 1, 3]  # only the slow one is late, and answers every third round
     assert error(hurried.x0[-1], x_star) <= 1e-10
     each, before = np.diff(hurried.seconds), waiting.seconds[1] - waiting.seconds[0]
