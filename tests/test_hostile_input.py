@@ -480,7 +480,7 @@ def test_an_unknown_keyword_is_an_invalid_config_that_names_it(call):
 
 def test_a_missing_argument_is_an_invalid_config_that_lists_the_arguments():
     refused(fh.InvalidConfig, lambda: fh.Fleet(small()), "loss", "weighting")
-    refused(fh.InvalidConfig, lambda: fh.gd(), "step_size")
+    refused(fh.InvalidConfig, fh.gd, "step_size")
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,8 @@ class Bridged:
         parts = self.clients.start(_Starting(fn, reply_of, len(down)), *down, *reply_down)
         zero, every = jnp.zeros((), jnp.int64), jnp.ones(self.n, jnp.int64)
         if isinstance(self.schedule, Deadline) and bridged is not None:
-            durations = self.clients.durations(_Inside(reply_of), parts, *reply_down)
+            clients: Any = self.clients  # one with a clock, as `absent` made sure
+            durations = clients.durations(_Inside(reply_of), parts, *reply_down)
             every = jnp.maximum(1, jnp.ceil(durations / self.schedule.seconds).astype(jnp.int64))
         return Bridge(parts, parts.meter, zero, jnp.ones((), bool), zero, every)
 
