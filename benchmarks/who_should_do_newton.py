@@ -185,7 +185,8 @@ def main() -> None:
         print(f"{name}: auto / best = {ratio:.3f}, {json.dumps(named)} ({time.perf_counter() - began:.0f} s)", flush=True)
     show(answers)
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "who_should_do_newton.json").write_text(json.dumps(answers, indent=1) + "\n")
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(one)}" for name, one in answers.items())
+    (RESULTS / "who_should_do_newton.json").write_text(f"{{\n{lines}\n}}\n")
     draw(answers, RESULTS / "who_should_do_newton.png")
 
 

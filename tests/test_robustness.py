@@ -1,5 +1,7 @@
 """`fh.solve(fleet)`, told nothing, on random problems: it ends in a true SOLVED, or says honestly why not; it never diverges."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from zoo import SHAPES, problem
@@ -9,6 +11,7 @@ from fedhybrid import Status
 
 LOSSES = {"squared": fh.squared, "logistic": fh.logistic, "poisson": fh.poisson, "huber": fh.huber}
 HONEST = {Status.SOLVED_INACCURATE, Status.MAX_ROUNDS, Status.ILL_CONDITIONED, Status.NO_MINIMISER}
+UNKIND = ("unscaled columns", "unscaled labels", "maybe separable")  # rounding hides the last digits; there may be no minimiser
 TOL = 1e-8
 MOST = 2000
 
@@ -40,7 +43,7 @@ class Pooled:
             r = z - y
             inside = np.abs(r) <= 1
             return np.where(inside, r * r / 2, np.abs(r) - 0.5), np.clip(r, -1, 1), inside.astype(z.dtype)
-        p = 1 / (1 + np.exp(-z))
+        p = 1 / (1 + np.exp(np.minimum(-z, 700)))
         return np.logaddexp(0, z) - y * z, p - y, p * (1 - p)
 
     def value(self, x):
@@ -97,5 +100,6 @@ def test_it_is_solved_or_says_why_not(shape, seed):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_five_hundred_problems_are_solved_or_say_why_not(shape):
     statuses = [check(shape, seed) for seed in range(42)]
-    if shape not in ("fifty sites", "maybe separable"):  # Huber's loss has no bound without curvature; separable data no minimiser
+    print(shape, dict(Counter(status.name for status in statuses)))
+    if shape not in UNKIND:
         assert statuses.count(Status.SOLVED) >= 40
