@@ -207,7 +207,8 @@ TINY = {
 }
 
 
-@pytest.mark.parametrize("loss", ["squared", pytest.param("logistic", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
 @pytest.mark.parametrize("shape", TINY)
 def test_it_survives_the_smallest_fleets(shape, loss):
     data = sample(loss, **TINY[shape], reg=0.5)
@@ -315,6 +316,7 @@ def test_a_mix_that_goes_wrong_is_undone_by_everyone(wrong, transport):
 ROUGH = {"a memory of two": (0.1, 2, [6], [22, 23]), "a memory of five": (0.3, 5, [8, 17], [])}
 
 
+@pytest.mark.slow
 @every_transport
 @pytest.mark.parametrize("name", ROUGH)
 def test_rounds_that_are_dropped_are_the_references(name, transport):
@@ -392,7 +394,9 @@ def test_with_absences_it_still_reaches_the_optimum():
 
 
 @pytest.mark.parametrize("wrong", [1e6, np.nan])
-@pytest.mark.parametrize("when", ["the round that was dropped", "the round that told so", "both"])
+@pytest.mark.parametrize(
+    "when", ["both", *(pytest.param(when, marks=pytest.mark.slow) for when in ("the round that was dropped", "the round that told so"))]
+)
 def test_whoever_was_away_when_a_step_was_dropped_does_not_go_on_from_it(when, wrong):
     data, algorithm = sample("logistic"), accelerated()
     rounds = {"the round that was dropped": (5,), "the round that told so": (6,), "both": (5, 6)}[when]

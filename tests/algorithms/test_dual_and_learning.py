@@ -51,7 +51,7 @@ def per_step(counts):
 
 @every_transport
 @pytest.mark.parametrize(("dual", "b"), [("gradient", 0.3), ("newton", 0.8)])
-@pytest.mark.parametrize("loss", grouped(["squared", "logistic"]))
+@pytest.mark.parametrize("loss", ["squared", pytest.param("logistic", marks=pytest.mark.slow)])
 def test_the_method_of_multipliers_takes_the_papers_steps(loss, dual, b, transport):
     data = sample(loss)
     got, (x, lam) = run(multipliers(mu=0.4, b=b, dual=dual), transport(data.fleet()), 7, held=own_values)

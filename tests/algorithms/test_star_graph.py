@@ -140,7 +140,7 @@ def test_distributed_newton_takes_newtons_steps_on_the_dual(loss, s, transport):
     assert trace.residual[0] == pytest.approx(norm_of_sum(data.oracle(), [START] * 6), rel=1e-12)
 
 
-@pytest.mark.parametrize("loss", ["logistic", "poisson"])
+@pytest.mark.parametrize("loss", ["logistic", pytest.param("poisson", marks=pytest.mark.slow)])
 def test_distributed_newtons_direction_is_the_one_by_laplacian_systems(loss):
     # The full first step makes Σλᵢ = 0, where the paper is. Its two pseudo-inverses cost some digits.
     data = sample(loss)

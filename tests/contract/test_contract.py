@@ -76,6 +76,12 @@ every_algorithm = pytest.mark.parametrize(
 )
 
 
+CORE = ("fedhybrid", "gd", "krylov", "lbfgs", "newton")
+core_algorithms = pytest.mark.parametrize(  # the others in the long tier
+    "algorithm", [pytest.param(name, marks=[] if name in CORE else pytest.mark.slow) for name in TABLE]
+)
+
+
 def test_every_algorithm_has_a_row():
     assert set(TABLE) == set(fh.ALGORITHMS)
 
@@ -138,9 +144,7 @@ def test_nothing_is_compiled_for_a_second_call_with_other_data_and_other_paramet
     assert not same_bits(changed.x0, again.x0)
 
 
-@pytest.mark.parametrize(
-    "algorithm", [pytest.param(name, marks=[] if name in ("fedhybrid", "gd", "krylov") else pytest.mark.slow) for name in TABLE]
-)
+@core_algorithms
 def test_it_can_be_vmapped_over_its_parameters(algorithm):
     row, chosen = TABLE[algorithm], problem("logistic")
     clients = fh.Stacked(fleet_for(algorithm, chosen.data))
@@ -192,7 +196,7 @@ TINY_CELLS = [
 
 @pytest.mark.parametrize(("name", "transport"), TINY_CELLS)
 @pytest.mark.parametrize("shape", TINY)
-@every_algorithm
+@core_algorithms
 def test_it_survives_the_smallest_fleets(algorithm, shape, name, transport):
     data = sample(name, **TINY[shape], reg=0.5)
     n = len(TINY[shape]["sizes"])
