@@ -78,9 +78,6 @@ class Deadline:
 
     seconds: Array
 
-    def __call__(self, round: Array) -> Array:
-        raise NotImplementedError
-
 
 @refuse_unknown_keywords
 def absent(
@@ -175,7 +172,7 @@ class Bridged:
 
     partial = True
 
-    def __init__(self, clients: Clients, schedule: Schedule) -> None:
+    def __init__(self, clients: Clients, schedule: Schedule | Deadline) -> None:
         self.clients, self.schedule = clients, schedule
         self.n, self.d = clients.n, clients.d
 
@@ -200,15 +197,14 @@ class Bridged:
         if not stale:
             parts, up = self.clients.mean(_Inside(fn), local.parts, *down)
             return self._after(local, parts, self.n, down), up
-        deadline = self.schedule.seconds if isinstance(self.schedule, Deadline) else None
-        here = self.schedule(local.clock) if deadline is None else local.clock % local.every == 0
+        here = local.clock % local.every == 0 if isinstance(self.schedule, Deadline) else self.schedule(local.clock)
         present = here | local.fresh
         count = jnp.sum(present)
         parts, up = self.clients.mean(_Bridging(fn), local.parts, present, *down)
         after = self._after(local, parts, count, down)
-        if deadline is not None:  # the first round, when nobody has replied yet, waits for everyone
+        if isinstance(self.schedule, Deadline):  # the first round, when nobody has replied yet, waits for everyone
             lasted = after.meter.seconds - local.meter.seconds
-            seconds = local.meter.seconds + jnp.where(local.fresh, lasted, jnp.minimum(lasted, deadline))
+            seconds = local.meter.seconds + jnp.where(local.fresh, lasted, jnp.minimum(lasted, self.schedule.seconds))
             after = after._replace(meter=after.meter._replace(seconds=seconds))
         return after._replace(clock=local.clock + 1, fresh=jnp.zeros((), bool), absent=self.n - count), up
 
@@ -252,7 +248,7 @@ class Bridged:
         return self.clients.call(_bridged, (program, static), self.schedule, *args)
 
 
-def _bridged(clients: Clients, program: Callable, static: tuple, schedule: Schedule, *args: Any) -> Any:
+def _bridged(clients: Clients, program: Callable, static: tuple, schedule: Schedule | Deadline, *args: Any) -> Any:
     return program(Bridged(clients, schedule), *static, *args)
 
 
