@@ -9,6 +9,7 @@ from samples import same_bits, sample
 
 import fedhybrid as fh
 from fedhybrid import costs
+from fedhybrid.clients.rehearsal import Rehearsal
 from fedhybrid.measure import measure, optimum
 from fedhybrid.numerics import scope
 
@@ -76,8 +77,8 @@ def test_a_rehearsal_is_the_method_itself_where_every_client_is_quadratic():
         best = optimum(real)
         expected, _ = measure(algorithm, clock(real), best, rounds=20, until=0.0)
         with scope():
-            f, _ = costs._model(real)
-            clients = costs.Rehearsal(f, np.array([update == "newton" for update in updates]), costs._prices(real, algorithm, clock))
+            prices = costs._prices(real, algorithm, clock)
+            clients = Rehearsal(costs._model(real).f, real.d, np.array([update == "newton" for update in updates]), prices)
         got, _ = measure(algorithm, clients, best, rounds=20, until=0.0)
         assert got.gap[:5] == pytest.approx(expected.gap[:5], rel=1e-6)
         assert got.seconds[:5] == pytest.approx(expected.seconds[:5], rel=1e-12)

@@ -1,41 +1,42 @@
-"""Who should do Newton updates: every site's seconds for either update, and a rehearsal of the method for every threshold.
+"""Who should do Newton updates: every site's seconds for either update, and a rehearsal of the method for every choice that may be best.
 
     prices      seconds of every client function, at every site, by gradient and by Newton: counted flops over a clock's speeds and
                 links, or timed on this machine
-    rehearsal   the method itself, on the quadratic model of every fᵢ near the start, where a round costs the longest of those prices
-    choice      the k sites whose Newton step is quickest do it: of all k, the one whose rehearsal is first at the target
+    rehearsal   the method itself, where a round costs the longest of those prices
+    choice      the one whose rehearsal is first at the target
 
-In a synchronous round the slowest client rules: whoever is not slower than the slowest that does Newton work may as well do it, so that
-n + 1 choices stand for 2ⁿ. A model needs the Hessians of all sites in one place, as a simulation has them; a site's price it can find
-alone. With a clock, and for the same prices, the choice is the same on every machine.
+With a clock and a few sites all 2ⁿ choices are rehearsed, on the losses themselves: that is what a simulation is for. Else the method is
+rehearsed on the quadratic model of every fᵢ near the start, and the k sites whose Newton step is quickest do it, for every k: in a
+synchronous round the slowest client rules, and whoever is not slower than the slowest that does Newton work may as well do it. Either
+needs the sites' data or Hessians in one place, as a simulation has them; a site's price it can find alone. With a clock, and for the
+same prices, the choice is the same on every machine.
 """
 
 import functools
+import itertools
 import math
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from .algorithms import ALGORITHMS
 from .algorithms.base import Algorithm
 from .algorithms.krylov import krylov
-from .clients.base import Client, Local, Meter, decoded, most_floats
+from .clients.base import Client, most_floats
 from .clients.clock import Clock
+from .clients.rehearsal import Prices, Rehearsal
 from .clients.serial import padded
 from .clients.work import count_flops
 from .curvature import UPDATES
-from .measure import Optimum, measure
+from .fleet import Fleet, Group
+from .measure import Optimum, measure, optimum
 from .numerics import scope
-from .problem import Quadratic
-from .status import InvalidConfig
-
-if TYPE_CHECKING:
-    from .fleet import Fleet
+from .problem import Problem, Quadratic
+from .status import InvalidConfig, InvalidData
 
 Array = Any
 KINDS = ("gradient", "newton")
@@ -44,8 +45,10 @@ MOST_ROUNDS = 2000  # of a rehearsal; one that is not there by then is continued
 REHEARSALS = 3  # of every choice, from the start and from points near it: what is luck in one is not in the mean
 STRAY = 0.1  # of those points, in units of the optimum's coordinates
 CLEAR = 0.05  # an advantage that is smaller is none: fewer Newton clients are preferred
+ALL_CHOICES = 8  # sites up to which all 2ⁿ choices are rehearsed, with a clock
 ALL_THRESHOLDS = 16  # sites up to which every k is tried; beyond, 0, 1, 2, 4, …, n
 TIMES = 5  # a timed function is run, the best counts
+LARGEST_STAGE = 2**22  # floats of all rows together, beyond which only a model is rehearsed
 LARGEST_MODEL = 2**27  # floats of all Hessians together, beyond which nobody is asked to form one
 
 
@@ -66,7 +69,7 @@ class Choice(NamedTuple):
 
 
 def choose(
-    fleet: "Fleet", algorithm: Algorithm | Callable[[tuple[str, ...]], Algorithm] | None = None, *, clock: Clock | None = None
+    fleet: Fleet, algorithm: Algorithm | Callable[[tuple[str, ...]], Algorithm] | None = None, *, clock: Clock | None = None
 ) -> Choice:
     """The choice of updates that should reach the optimum in the fewest seconds.
 
@@ -88,27 +91,21 @@ def choose(
             f"choose: {method.spec.name} works on rows, which a quadratic model does not have; no update changes what it does."
         )
     with scope():
-        model = _model(fleet)
-        if model is None:
-            return _nobody(fleet)
-        f, best = model
         prices = _prices(fleet, method, clock)
-        expected: dict[int, float] = {}
-        order = np.argsort(prices.newton, kind="stable")
-        rng = np.random.default_rng(0)
-        strays = 0 if fleet.on_statistics else REHEARSALS - 1  # of a quadratic objective the model is exact, and one rehearsal the run
-        starts = [np.zeros(fleet.d), *(STRAY * rng.normal(size=(strays, fleet.d)) * best.x)]
-        for k in _thresholds(fleet.n):
-            does_newton = np.isin(np.arange(fleet.n), order[:k])
-            clients = Rehearsal(f, does_newton, prices)
-            expected[k] = float(np.mean([_seconds(make(_names(does_newton)), clients, best, start) for start in starts]))
-    k = min(k for k in expected if expected[k] <= (1.0 + CLEAR) * min(expected.values()))
-    updates = _names(np.isin(np.arange(fleet.n), order[:k]))
+        order = np.argsort(prices.newton, kind="stable").tolist()
+        stage = (_losses(fleet) if clock and fleet.n <= ALL_CHOICES else None) or _model(fleet)
+        if stage is None:
+            return _nobody(fleet)
+        found = _rehearse(make, stage, prices, order)
+    clear = (1.0 + CLEAR) * min(found.values())
+    chosen = min((len(who), seconds, who) for who, seconds in found.items() if seconds <= clear)[-1]
+    updates = _names(chosen, fleet.n)
     each = zip(updates, prices.gradient.tolist(), prices.newton.tolist(), strict=True)
+    expected = {k: min(seconds for who, seconds in found.items() if len(who) == k) for k in sorted({len(who) for who in found})}
     return Choice(updates, tuple(SiteChoice(*one) for one in each), expected)
 
 
-def _nobody(fleet: "Fleet") -> Choice:
+def _nobody(fleet: Fleet) -> Choice:
     return Choice(("gradient",) * fleet.n, (SiteChoice("gradient", math.nan, math.nan),) * fleet.n, {})
 
 
@@ -126,38 +123,14 @@ def _in_words(seconds: float) -> str:
     return f"{seconds / size:.3g} {unit}"
 
 
-def _names(does_newton: np.ndarray) -> tuple[str, ...]:
-    return tuple(KINDS[int(does)] for does in does_newton)
-
-
-def _thresholds(n: int) -> list[int]:
-    return list(range(n + 1)) if n <= ALL_THRESHOLDS else sorted({0, n, *(2**k for k in range(n.bit_length()))})
+def _names(newton: Iterable[int], n: int) -> tuple[str, ...]:
+    return tuple(KINDS[int(does)] for does in np.isin(np.arange(n), list(newton)))
 
 
 # ── prices ────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Prices(NamedTuple):
-    """Seconds of every client function: `functions[k]` costs site i `seconds[k][0, i]` by gradient and `seconds[k][1, i]` by Newton."""
-
-    functions: tuple[Callable[..., Any], ...]  # the start first
-    seconds: tuple[np.ndarray, ...]
-
-    @property
-    def gradient(self) -> np.ndarray:
-        return self._step(0)
-
-    @property
-    def newton(self) -> np.ndarray:
-        return self._step(1)
-
-    def _step(self, kind: int) -> np.ndarray:
-        """Seconds of the rounds in which the two differ, one by one; of all rounds, where none differs."""
-        differ = [each for each in self.seconds[1:] if np.any(each[0] != each[1])]
-        return np.sum([each[kind] for each in differ or self.seconds[1:]], axis=0)
-
-
-def _prices(fleet: "Fleet", algorithm: Algorithm, clock: Clock | None) -> Prices:
+def _prices(fleet: Fleet, algorithm: Algorithm, clock: Clock | None) -> Prices:
     asked = _questions(fleet, algorithm)
     seconds = {fn: np.zeros((2, fleet.n)) for fn in asked}
     known: dict[Any, list[tuple[float, int]]] = {}
@@ -179,10 +152,10 @@ def _prices(fleet: "Fleet", algorithm: Algorithm, clock: Clock | None) -> Prices
     return Prices(tuple(asked), tuple(seconds.values()))
 
 
-def _questions(fleet: "Fleet", algorithm: Algorithm) -> dict[Callable[..., Any], tuple]:
+def _questions(fleet: Fleet, algorithm: Algorithm) -> dict[Callable[..., Any], tuple]:
     """Every client function that a step may call, the start first, with the shapes of what the server sends along."""
     f = Quadratic(jnp.zeros((fleet.n, fleet.d, fleet.d)), jnp.zeros((fleet.n, fleet.d)), jnp.zeros(fleet.n))
-    clients = Rehearsal(f, np.zeros(fleet.n, bool), None)
+    clients = Rehearsal(f, fleet.d, np.zeros(fleet.n, bool), None)
     jax.eval_shape(lambda x0: algorithm.step(clients, algorithm.init(clients, x0)), jnp.zeros(fleet.d))
     return clients.asked
 
@@ -225,17 +198,66 @@ def _on_client(fn: Callable[..., Any], *args: Any) -> Any:
 # ── rehearsal ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _model(fleet: "Fleet") -> tuple[Quadratic, Optimum] | None:
-    """The quadratic model of every fᵢ, and its optimum: expanded at zero, or where a Newton step from there leads, if F is less there.
-    None where the Hessians are not finite."""
-    found = _model_at(fleet, np.zeros(fleet.d))
-    if found is None or fleet.on_statistics:
-        return found
-    closer = _model_at(fleet, found[1].x, below=float(jnp.sum(found[0].constant)))
-    return found if closer is None else closer
+class Stage(NamedTuple):
+    """Where the method is rehearsed: every fᵢ or a model of it, the optimum there, and from where."""
+
+    f: Problem
+    best: Optimum
+    starts: list[np.ndarray]
+    every: bool  # all 2ⁿ choices, or those by thresholds
 
 
-def _model_at(fleet: "Fleet", x: np.ndarray, below: float = math.inf) -> tuple[Quadratic, Optimum] | None:
+def _rehearse(make: Callable[[tuple[str, ...]], Algorithm], stage: Stage, prices: Prices, order: list[int]) -> dict[tuple[int, ...], float]:
+    """Seconds to the target of every choice, by the sites that do Newton updates."""
+    n, d = len(order), len(stage.best.x)
+    found: dict[tuple[int, ...], float] = {}
+
+    def rehearse(newton: tuple[int, ...], limit: float) -> None:
+        clients = Rehearsal(stage.f, d, np.isin(np.arange(n), newton), prices)
+        algorithm = make(_names(newton, n))
+        found[newton] = float(np.mean([_seconds(algorithm, clients, stage.best, start, limit) for start in stage.starts]))
+
+    for k in _thresholds(n):
+        rehearse(tuple(order[:k]), math.inf)
+    if stage.every:
+        for newton in (who for k in range(1, n) for who in itertools.combinations(order, k)):
+            if newton not in found:
+                rehearse(newton, (1.0 + CLEAR) * min(found.values()))  # who is later than that is not chosen
+    return found
+
+
+def _thresholds(n: int) -> list[int]:
+    return list(range(n + 1)) if n <= ALL_THRESHOLDS else sorted({0, n, *(2**k for k in range(n.bit_length()))})
+
+
+def _losses(fleet: Fleet) -> Stage | None:
+    """The losses themselves; None where they are large, or have no minimiser."""
+    rows = max(1, *(site.A.shape[0] for site in fleet.sites))
+    if not fleet.on_statistics and fleet.n * rows * fleet.p > LARGEST_STAGE:
+        return None
+    try:
+        best = optimum(fleet)
+    except InvalidData:
+        return None
+    f = jax.device_put(fleet.stack(Group(tuple(range(fleet.n)), rows))).f
+    return Stage(f, best, [np.zeros(fleet.d)], every=True)
+
+
+def _model(fleet: Fleet) -> Stage | None:
+    """The quadratic model of every fᵢ, expanded at zero, or where a Newton step from there leads, if F is less there. None where the
+    Hessians are not finite."""
+    zero = np.zeros(fleet.d)
+    found = _model_at(fleet, zero)
+    if found is None:
+        return None
+    if fleet.on_statistics:
+        return Stage(*found, [zero], every=False)  # the model is exact, and one rehearsal the run
+    f, best = _model_at(fleet, found[1].x, below=float(jnp.sum(found[0].constant))) or found
+    strays = STRAY * np.random.default_rng(0).normal(size=(REHEARSALS - 1, fleet.d)) * best.x
+    return Stage(f, best, [zero, *strays], every=False)
+
+
+def _model_at(fleet: Fleet, x: np.ndarray, below: float = math.inf) -> tuple[Quadratic, Optimum] | None:
     parts = [_expanded(fleet.client(i, padded(fleet.sites[i].A.shape[0])).f, x) for i in range(fleet.n)]
     H, g, value = (np.stack([np.asarray(part) for part in column]) for column in zip(*parts, strict=True))
     if not (np.all(np.isfinite(H)) and np.all(np.isfinite(g)) and value.sum() < below):
@@ -252,126 +274,11 @@ def _expanded(f: Any, x: Array) -> tuple[Array, Array, Array]:
     return f.hess(x), f.grad(x), f.value(x)
 
 
-def _seconds(algorithm: Algorithm, clients: "Rehearsal", best: Optimum, start: np.ndarray) -> float:
-    """To the target; at its mean rate, for a run that does not get there."""
-    curve, _ = measure(algorithm, clients, best, rounds=MOST_ROUNDS, until=TARGET, start=start)
+def _seconds(algorithm: Algorithm, clients: Rehearsal, best: Optimum, start: np.ndarray, limit: float) -> float:
+    """To the target; at its mean rate, for a run that does not get there; inf beyond the limit."""
+    curve, _ = measure(algorithm, clients, best, rounds=MOST_ROUNDS, until=TARGET, seconds=limit, start=start)
     reached = curve.first_below(TARGET, "seconds")
     if math.isfinite(reached):
         return reached
-    gap = float(curve.gap[-1])
-    return float(curve.seconds[-1]) * math.log(TARGET) / math.log(gap) if gap < 1.0 else math.inf
-
-
-class Rehearsal:
-    """A transport of models. Every client runs both updates, each on a state of its own, and answers by the one it has chosen: choices
-    are data, and one program serves all of them."""
-
-    partial, identity = False, "Rehearsal"
-
-    def __init__(self, f: Quadratic, does_newton: Any, prices: Prices | None) -> None:
-        self.n, self.d = f.c.shape
-        self.f, self.does_newton = f, jnp.asarray(does_newton)
-        self.functions = () if prices is None else prices.functions
-        self.seconds = () if prices is None else tuple(jnp.asarray(each) for each in prices.seconds)
-        self.asked: dict[Callable[..., Any], tuple] = {}
-
-    def _each(self, fn: Callable[..., Any], *mine: Any) -> tuple[Any, Any]:
-        """fn(me, *mine) of every client, by gradient and by Newton."""
-        ids = jnp.arange(self.n, dtype=jnp.int32)
-        both = mine or ((), ())
-
-        def by(update: str, parts: Any) -> Any:
-            return jax.vmap(lambda id, f, part: fn(Client(id, f, UPDATES[update]), *part))(ids, self.f, parts)
-
-        return by("gradient", both[0]), by("newton", both[1])
-
-    def _chosen(self, by_gradient: Any, by_newton: Any) -> Any:
-        def pick(gradient: Array, newton: Array) -> Array:
-            return jnp.where(self.does_newton.reshape(-1, *(1,) * (newton.ndim - 1)), newton, gradient)
-
-        return jax.tree.map(pick, by_gradient, by_newton)
-
-    def _prices_of(self, fn: Callable[..., Any], down: tuple) -> Array:
-        """Seconds of every client by its choice."""
-        if fn in self.functions:
-            return self._chosen(*self.seconds[self.functions.index(fn)])
-        self.asked.setdefault(fn, jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), down))
-        return jnp.zeros(self.n)
-
-    def start(self, fn: Callable[..., Any], *down: Any, bridged: tuple | None = None) -> Local:
-        return self.call(_start, (fn,), *down)
-
-    def renew(self, local: Local) -> Local:
-        return local
-
-    def missed(self, local: Local) -> Array:
-        return np.zeros((), np.int64)  # everybody is here
-
-    def mean(self, fn: Callable[..., Any], local: Local, *down: Any, stale: bool = False) -> tuple[Local, Any]:
-        parts, up, sent = self._round(fn, local, down)
-        up = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0) / self.n, up)
-        return Local(parts, local.meter.after_round(self.n, self.n * sent, down, 0.0, jnp.max(self._prices_of(fn, down)))), up
-
-    def one(self, fn: Callable[..., Any], local: Local, who: Any, *down: Any) -> tuple[Local, Any]:
-        parts, up, sent = self._round(fn, local, down)
-        moved = jax.tree.map(lambda before, after: before.at[who].set(after[who]), local.parts, parts)
-        meter = local.meter.after_round(1, sent, down, 0.0, self._prices_of(fn, down)[who])
-        return Local(moved, meter), jax.tree.map(lambda leaf: leaf[who], up)
-
-    def _round(self, fn: Callable[..., Any], local: Local, down: tuple) -> tuple[Any, Any, int]:
-        sent: list[int] = []
-
-        def answer(me: Client, part: Any) -> tuple[Any, Any]:
-            part_next, up = fn(me, part, *down)
-            sent[:] = [most_floats(up)]
-            return part_next, decoded(up)
-
-        (gradient, up_gradient), (newton, up_newton) = self._each(answer, *((part,) for part in local.parts))
-        return (gradient, newton), self._chosen(up_gradient, up_newton), sent[0]
-
-    def observe(self, fn: Callable[..., Any], local: Local, *down: Any) -> Any:
-        return self.call(_observe, (fn,), local, *down)
-
-    def while_loop(self, cond: Callable, body: Callable, carry: Any) -> Any:
-        return lax.while_loop(cond, body, carry)
-
-    def cond(self, pred: Any, yes: Callable, no: Callable, carry: Any) -> Any:
-        return lax.cond(pred, yes, no, carry)
-
-    def scan(self, body: Callable, carry: Any, length: int) -> tuple[Any, Any]:
-        return lax.scan(lambda state, _: body(state), carry, None, length=length)
-
-    def call(self, program: Callable, static: tuple, *args: Any) -> Any:
-        if not self.functions or any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((self, args))):
-            return program(self, *static, *args)
-        return _compiled(program, static, self, *args)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _compiled(program: Callable, static: tuple, clients: Rehearsal, *args: Any) -> Any:
-    return program(clients, *static, *args)
-
-
-def _start(clients: Rehearsal, fn: Callable, *down: Any) -> Local:
-    zero, none = jnp.zeros((), jnp.int64), jnp.zeros((), jnp.float64)
-    seconds = jnp.max(clients._prices_of(fn, down))
-    return Local(clients._each(lambda me: fn(me, *down)), Meter(zero, zero, zero, none, seconds))
-
-
-def _observe(clients: Rehearsal, fn: Callable, local: Local, *down: Any) -> Any:
-    return clients._chosen(*clients._each(lambda me, part: fn(me, part, *down), *((part,) for part in local.parts)))
-
-
-def _flatten(clients: Rehearsal) -> tuple[tuple, tuple]:
-    return (clients.f, clients.does_newton, clients.seconds), (clients.n, clients.d, clients.functions)
-
-
-def _unflatten(static: tuple, children: tuple) -> Rehearsal:
-    clients = object.__new__(Rehearsal)
-    clients.n, clients.d, clients.functions = static
-    clients.f, clients.does_newton, clients.seconds = children
-    clients.asked = {}
-    return clients
-
-
-jax.tree_util.register_pytree_node(Rehearsal, _flatten, _unflatten)
+    gap, spent = float(curve.gap[-1]), float(curve.seconds[-1])
+    return spent * math.log(TARGET) / math.log(gap) if gap < 1.0 and spent < limit else math.inf

@@ -4,6 +4,7 @@ Everything that a caller can get wrong about data is noticed here, before the fi
 rows; they never print a value.
 """
 
+import copy
 import functools
 import hashlib
 import math
@@ -103,7 +104,7 @@ class Fleet:
     def _choose(self, clock: Clock | None) -> None:
         from . import costs  # here, as a choice rehearses algorithms, which know fleets
 
-        chosen = costs.choose(self, clock=clock)
+        chosen = costs.choose(copy.copy(self), clock=clock)  # a copy: groups and fingerprint are those of the updates that it had
         self.updates, self.choices = chosen.updates, chosen.sites
         self.notes = (*self.notes, *(costs.describe(*each) for each in zip(self.names, chosen.sites, strict=True)))
 

@@ -93,10 +93,12 @@ def measure(
     *,
     rounds: int = 1000,
     until: float = FLOOR,
+    seconds: float = math.inf,
     block: int = BLOCK,
     start: Any = None,
 ) -> tuple[Curve, float]:
-    """A run to gap ≤ until, or until it has taken so many rounds or diverged; and the seconds of a step, without compilation."""
+    """A run to gap ≤ until, or until it has taken so many rounds or simulated seconds or diverged; and the seconds of a step, without
+    compilation."""
     with scope():
         x0 = jnp.zeros(clients.d) if start is None else jnp.asarray(start, jnp.float64)
         by = scale(clients, best, x0)
@@ -108,7 +110,8 @@ def measure(
         while going:
             state, rows = clients.call(steps, (algorithm.step, block), state, by)
             blocks.append(Curve(*(np.asarray(column) for column in rows)))
-            going = until < blocks[-1].gap[-1] < DIVERGED and blocks[-1].rounds[-1] < rounds
+            last = blocks[-1]
+            going = until < last.gap[-1] < DIVERGED and last.rounds[-1] < rounds and last.seconds[-1] < seconds
         taken = time.perf_counter() - began
         curve = Curve(*(np.concatenate(columns) for columns in zip(*blocks, strict=True)))
         return _cut(curve, rounds, until), taken / len(curve.gap)
