@@ -220,3 +220,15 @@ def test_acceleration_over_clients_that_are_away_reaches_the_same_answer(loss):
     table[3, 1] = table[7, 4] = False
     trace = fh.run(fh.anderson(fh.fedhybrid(**STEPS)), fh.absent(present=table)(fleet), 400)[1]
     assert error(trace.x0[-1], x_star) <= 1e-10
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.3])
+def test_acceleration_among_random_absence_is_no_slower_than_the_method_itself(rate):
+    _, fleet, x_star = problem("squared")
+    rounds = []
+    for method in (fh.fedhybrid(**STEPS), fh.anderson(fh.fedhybrid(**STEPS))):
+        trace = fh.run(method, fh.absent(rate)(fleet), 400)[1]
+        late = np.linalg.norm(trace.x0 - x_star, axis=1) > 1e-10 * np.linalg.norm(x_star)
+        assert not late[-1]
+        rounds.append(np.flatnonzero(late)[-1])
+    assert rounds[1] <= rounds[0]
