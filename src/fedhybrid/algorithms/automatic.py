@@ -55,6 +55,7 @@ LEAST_STEP = 1e-4
 LOCAL_STEPS = 10  # conjugate gradients of a client in a round, at most
 ENOUGH = 1e-2  # fewer, where its residual has fallen by this factor
 RELAXATION = 1.5
+SOLVED = 0.1  # it is safe where a step left so little of its residual
 POWER = 32  # p of the mean that stands for the largest
 
 
@@ -150,9 +151,11 @@ class Update:
             p = jnp.where(p @ r > 0, p, r / (local.ell + mu))  # f bends down along the first direction
         else:
             p = D.solve(r)
+        size = jnp.linalg.norm(r)
         if not isinstance(me.f, Quadratic):
-            p = p * _damping(slope, x, -p, jnp.linalg.norm(r))
-        x_next = x0 + RELAXATION * (x - p - x0)
+            p = p * _damping(slope, x, -p, size)
+        solved = jnp.linalg.norm(slope(x - p)) <= SOLVED * size
+        x_next = x0 + jnp.where(solved, RELAXATION, 1.0) * (x - p - x0)
         return local._replace(x=x_next, lam=lam), (x_next - lam / mu, jnp.sum((x - x0) ** 2), jnp.sum(r**2))
 
 
