@@ -87,7 +87,7 @@ def fedhybrid(
     steps  "theorem": the largest a and b for which Theorem 1 proves convergence, and the mu with the best proved rate
     local_steps  conjugate gradients of a gradient-type client in a round, at most, where a is omitted (default: 10; 1: the one step of the
            paper's order, as everywhere else)
-    batch  rows that a gradient-type client samples in a step, from `seed`; mu, a and b must be given (sampled.py)
+    batch  rows that a client samples in a step, for its gradient and its Hessian, from `seed`; mu, a and b must be given (sampled.py)
     reduced  with batch: the noise is taken out, and x₀ goes to x*. False: it ends near x*, as far as the noise carries it
     x, lam start values of the clients, one row per client (default: x₀, and zero)
     x0     the server's start value, used literally; omitted, it is the consistent mean(x) − mean(λ)/μ
