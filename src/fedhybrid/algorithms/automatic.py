@@ -13,7 +13,7 @@ and then each client, in every round, x₀ being new:
 
 For equal quadratic clients of curvature q, solved well, disagreement falls by 1 − αμ/(q + μ) and the mean by 1 − αq/(q + μ), α the
 relaxation: the two are equal at q = m and ℓ for μ = √(mℓ), and there is no third kind of mode, as Σλᵢ = 0 from the first round on. Newton's dual
-step b·D(x₀ − xᵢ) has one, of Σλᵢ, that needs b(ℓ + μ)/μ < 2. α = 1.5 is well inside (0, 2), where this converges for every convex fᵢ.
+step b·D(x₀ − xᵢ) has one, of Σλᵢ, that needs b(ℓ + μ)/μ < 2. α = 1.8 is well inside (0, 2), where this converges for every convex fᵢ.
 
 With one local step (or a given a) it is the order of Algorithm 1, both steps from the old xᵢ:
 
@@ -48,13 +48,13 @@ from ..curvature import Derived, Diagonal, Gradient, Newton
 from ..problem import GLM, Quadratic
 from .base import Array, Vec, number
 
-LANCZOS = 12
+LANCZOS = 24
 FIRST_LOOK = 4  # steps after which curvatures are measured again
 CHANGED = 1.2  # a mean that moved by this factor makes a new μ
 LEAST_STEP = 1e-4
 LOCAL_STEPS = 10  # conjugate gradients of a client in a round, at most
 ENOUGH = 1e-2  # fewer, where its residual has fallen by this factor
-RELAXATION = 1.5
+RELAXATION = 1.8
 SOLVED = 0.1  # it is safe where a step left so little of its residual
 POWER = 32  # p of the mean that stands for the largest
 
