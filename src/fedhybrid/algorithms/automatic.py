@@ -98,8 +98,9 @@ def mine(me: Client, step_size: Any) -> Array | None:
 
 def measure(me: Client, local: Local) -> tuple[Local, tuple[Array, Array]]:
     w = linalg.eigvalsh(me.f.hess(local.x)) if isinstance(me.curvature, Newton) else _ritz_values(me.f, local.x)
-    w = jnp.where(jnp.all(jnp.isfinite(w)), jnp.maximum(w, 0.0), 1.0)  # not finite: the next round will say so
-    return local._replace(ell=w[-1]), (w[0], w[-1])
+    w = jnp.where(jnp.all(jnp.isfinite(w)), jnp.abs(w), 1.0)  # not finite: the next round will say so
+    ell = jnp.max(w)
+    return local._replace(ell=ell), (w[0], ell)  # where f bends down, μ is to exceed by how much
 
 
 def _ritz_values(f: Any, x: Vec) -> Array:
@@ -147,8 +148,8 @@ class Update:
         slope = _slope(me, lam, mu, x0)
         r = slope(x)
         if isinstance(me.curvature, Gradient | Diagonal):
-            p = _divided(lambda v: me.f.hvp(x, v) + mu * v, r, D.solve, self.local_steps)
-            p = jnp.where(p @ r > 0, p, r / (local.ell + mu))  # f bends down along the first direction
+            p, bends_down = _divided(lambda v: me.f.hvp(x, v) + mu * v, r, D.solve, self.local_steps)
+            p = jnp.where(bends_down, r / (local.ell + mu), p)
         else:
             p = D.solve(r)
         size = jnp.linalg.norm(r)
@@ -189,8 +190,8 @@ def _slope(me: Client, lam: Vec, mu: Array, x0: Vec) -> Callable[[Vec], Vec]:
     return lambda x: me.f.grad(x) - lam + mu * (x - x0)
 
 
-def _divided(A: Callable[[Vec], Vec], r: Vec, precondition: Callable[[Vec], Vec], most: int) -> Vec:
-    """A⁻¹r, nearly, by at most so many steps of conjugate gradients; it stops where A is not positive along the next direction."""
+def _divided(A: Callable[[Vec], Vec], r: Vec, precondition: Callable[[Vec], Vec], most: int) -> tuple[Vec, Array]:
+    """A⁻¹r, nearly, by at most so many conjugate gradients; and whether vᵀAv was not positive for one of their v."""
 
     def further(carry: tuple) -> Array:
         k, _, _, _, left, bend = carry
@@ -208,7 +209,8 @@ def _divided(A: Callable[[Vec], Vec], r: Vec, precondition: Callable[[Vec], Vec]
 
     v = precondition(r)
     first = r @ v
-    return lax.while_loop(further, once, (jnp.zeros((), jnp.int64), jnp.zeros_like(r), r, v, first, number(1.0)))[1]
+    _, p, _, _, _, bend = lax.while_loop(further, once, (jnp.zeros((), jnp.int64), jnp.zeros_like(r), r, v, first, number(1.0)))
+    return p, bend <= 0
 
 
 def _damping(slope: Any, x: Vec, p: Vec, size: Array) -> Array:
