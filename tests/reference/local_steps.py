@@ -39,7 +39,7 @@ def local_steps(clients, kinds, mu, steps, rounds, relaxation=1.8, solved=0.1, e
         for i in range(n):
             lam[i] += mu * (x0 - x[i])
 
-            def slope(y, i=i):
+            def slope(y, i=i, x0=x0):
                 return clients[i].grad(y) - lam[i] + mu * (y - x0)
 
             r, D = slope(x[i]), clients[i].hess(x[i]) + mu * np.eye(d)

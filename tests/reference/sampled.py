@@ -30,7 +30,7 @@ def fedhybrid_on_samples(clients, kinds, mu, a, b, rows, reduced):
                 if k % 10 == 0:
                     anchor[i], full[i] = x[i].copy(), clients[i].grad(x[i])
                 g = g - f.grad(anchor[i]) + full[i]
-            D = {"gradient": lambda: np.eye(d), "newton": lambda f=f, i=i: f.hess(x[i]) + mu * np.eye(d)}[kinds[i]]()
+            D = np.eye(d) if kinds[i] == "gradient" else f.hess(x[i]) + mu * np.eye(d)
             x_next[i] = x[i] - a[i] * np.linalg.solve(D, g - lam[i] + mu * (x[i] - x0))
             lam_next[i] = lam[i] + b[i] * (D @ (x0 - x[i]))
         x, lam = x_next, lam_next

@@ -12,10 +12,15 @@ and then each client, in every round, x₀ being new:
     xᵢ⁺ = x₀ + RELAXATION·(xᵢ − pᵢ − x₀)
 
 For equal quadratic clients of curvature q, solved well, disagreement falls by 1 − αμ/(q + μ) and the mean by 1 − αq/(q + μ), α the
-relaxation: the two are equal at q = m and ℓ for μ = √(mℓ), and there is no third kind of mode, as Σλᵢ = 0 from the first round on. Newton's dual
-step b·D(x₀ − xᵢ) has one, of Σλᵢ, that needs b(ℓ + μ)/μ < 2. α = 1.8 is well inside (0, 2), where this converges for every convex fᵢ.
+relaxation: at their worst, q = ℓ and m, they are equal for μ = √(mℓ). There is no third kind of mode, as Σλᵢ = 0 from the first round on;
+Newton's dual step b·D(x₀ − xᵢ) would have one, of Σλᵢ, that needs b(ℓ + μ)/μ < 2, and took more rounds (docs/acceleration.md). A round is
+one of ADMM, with the subproblem solved by one truncated step of Newton's method; over-relaxed it converges for 0 < α < 2 and convex fᵢ.
 
-With one local step (or a given a) it is the order of Algorithm 1, both steps from the old xᵢ:
+α is 1 wherever a step leaves more than SOLVED of its residual: far from x*, where one step of Newton's method is no minimiser, a larger α
+went astray.
+
+With one local step, a given a, or a loss of the caller's own (where that bends down, the minimiser near x₀ may be a bad one) it is the
+order of Algorithm 1, both steps from the old xᵢ:
 
     gradient  a = 1/(ℓᵢ + μ)      b = μ/2          ℓᵢ: raised to rᵀ∇²fᵢr/rᵀr whenever that is larger, r the step's direction
     diagonal  a = 1/γᵢ            b as for newton  γᵢ: the largest uᵀ(∇²fᵢ + μI)u/uᵀr so far, u = D⁻¹r
@@ -44,7 +49,7 @@ from jax import lax
 
 from .. import linalg
 from ..clients.base import Client, Clients
-from ..curvature import Derived, Diagonal, Gradient, Newton
+from ..curvature import Derived, Diagonal, Gradient, Newton, may_bend_down
 from ..problem import GLM, Quadratic
 from .base import Array, Vec, number
 
@@ -139,7 +144,8 @@ class Update:
     local_steps: int
 
     def __call__(self, me: Client, local: Local, x0: Vec) -> tuple[Local, Message]:
-        return one_step(me, local, x0) if self.local_steps == 1 else self._several(me, local, x0)
+        one = self.local_steps == 1 or may_bend_down(me.f)
+        return one_step(me, local, x0) if one else self._several(me, local, x0)
 
     def _several(self, me: Client, local: Local, x0: Vec) -> tuple[Local, Message]:
         x, mu = local.x, local.mu
@@ -148,8 +154,7 @@ class Update:
         slope = _slope(me, lam, mu, x0)
         r = slope(x)
         if isinstance(me.curvature, Gradient | Diagonal):
-            p, bends_down = _divided(lambda v: me.f.hvp(x, v) + mu * v, r, D.solve, self.local_steps)
-            p = jnp.where(bends_down, r / (local.ell + mu), p)
+            p = _divided(lambda v: me.f.hvp(x, v) + mu * v, r, D.solve, self.local_steps)
         else:
             p = D.solve(r)
         size = jnp.linalg.norm(r)
@@ -190,27 +195,25 @@ def _slope(me: Client, lam: Vec, mu: Array, x0: Vec) -> Callable[[Vec], Vec]:
     return lambda x: me.f.grad(x) - lam + mu * (x - x0)
 
 
-def _divided(A: Callable[[Vec], Vec], r: Vec, precondition: Callable[[Vec], Vec], most: int) -> tuple[Vec, Array]:
-    """A⁻¹r, nearly, by at most so many conjugate gradients; and whether vᵀAv was not positive for one of their v."""
+def _divided(A: Callable[[Vec], Vec], r: Vec, precondition: Callable[[Vec], Vec], most: int) -> Vec:
+    """A⁻¹r, nearly, by at most so many steps of conjugate gradients."""
 
     def further(carry: tuple) -> Array:
-        k, _, _, _, left, bend = carry
-        return (k < most) & (left > ENOUGH**2 * first) & (bend > 0)
+        k, _, _, _, left = carry
+        return (k < most) & (left > ENOUGH**2 * first)
 
     def once(carry: tuple) -> tuple:
-        k, p, rest, v, left, _ = carry
+        k, p, rest, v, left = carry
         u = A(v)
-        bend = v @ u
-        t = jnp.where(bend > 0, left / jnp.where(bend > 0, bend, 1.0), 0.0)
+        t = left / (v @ u)
         rest = rest - t * u
         w = precondition(rest)
         left_next = rest @ w
-        return k + 1, p + t * v, rest, w + (left_next / left) * v, left_next, bend
+        return k + 1, p + t * v, rest, w + (left_next / left) * v, left_next
 
     v = precondition(r)
     first = r @ v
-    _, p, _, _, _, bend = lax.while_loop(further, once, (jnp.zeros((), jnp.int64), jnp.zeros_like(r), r, v, first, number(1.0)))
-    return p, bend <= 0
+    return lax.while_loop(further, once, (jnp.zeros((), jnp.int64), jnp.zeros_like(r), r, v, first))[1]
 
 
 def _damping(slope: Any, x: Vec, p: Vec, size: Array) -> Array:

@@ -2,7 +2,7 @@
 
     g = ∇f_B(xᵢ)                             plain: unbiased, and x₀ ends in a ball around x* whose radius shrinks with larger batches
     g = ∇f_B(xᵢ) − ∇f_B(x̃ᵢ) + ∇fᵢ(x̃ᵢ)       reduced: x̃ᵢ is the xᵢ of at most REFRESH rounds ago; the noise vanishes with xᵢ − x̃ᵢ, so x₀ → x*
-    D = I, or by ∇²f_B(xᵢ): newton           its noise is multiplied by what vanishes at x*, ∇fᵢ − λᵢ + μ(xᵢ − x₀) and x₀ − xᵢ, in either way
+    D = I, or by ∇²f_B(xᵢ): newton           its noise is multiplied by what vanishes at x*: g − λᵢ + μ(xᵢ − x₀) if reduced, and x₀ − xᵢ
 
 and then Algorithm 1 with g for ∇fᵢ(xᵢ). A Newton-type client forms its Hessian from `batch` rows, not all Nᵢ; where they are fewer than d
 it knows nothing of the other directions, D is μ there, and a has to be small. The rows of round k at client i come from the key
