@@ -1,6 +1,6 @@
 """FedHybrid: every client chooses gradient-type or Newton-type updates, and the whole converges linearly to the exact optimum.
 
-Client i, with D = I (gradient) or D = ∇²fᵢ(xᵢ) + μI (newton):
+Client i, with D = I (gradient), D = ∇²fᵢ(xᵢ) + μI (newton) or the diagonal of that (diagonal):
 
     xᵢ⁺ = xᵢ − aᵢ·D⁻¹(∇fᵢ(xᵢ) − λᵢ + μ(xᵢ − x₀))
     λᵢ⁺ = λᵢ + bᵢ·D(x₀ − xᵢ)                          both from the old xᵢ
@@ -83,10 +83,10 @@ def fedhybrid(
 ) -> Algorithm:
     """FedHybrid with penalty mu, primal step sizes a and dual step sizes b. What is omitted, it chooses itself (automatic.py).
 
-    a, b   a number for all; a tuple (gradient, newton); or an array with one per client
+    a, b   a number for all; a tuple (gradient, newton and diagonal); or an array with one per client
     steps  "theorem": the largest a and b for which Theorem 1 proves convergence, and the mu with the best proved rate
-    local_steps  conjugate gradients of a gradient-type client in a round, at most, where a is omitted (default: 10; 1: the one step of the
-           paper's order, as everywhere else)
+    local_steps  conjugate gradients of a gradient-type client in a round, at most, where a is omitted; default 10. 1: one step, in the
+           paper's order, as where a is given
     batch  rows that a client samples in a step, for its gradient and its Hessian, from `seed`; mu, a and b must be given (sampled.py)
     reduced  with batch: the noise is taken out, and x₀ goes to x*. False: it ends near x*, as far as the noise carries it
     x, lam start values of the clients, one row per client (default: x₀, and zero)
