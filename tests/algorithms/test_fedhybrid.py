@@ -118,7 +118,7 @@ def test_six_rounds_without_conjugate_gradients_are_the_papers_to_rounding(name,
 WITH_DIAGONALS = tuple(update.replace("newton-cg", "diagonal") for update in UPDATES)
 
 
-@pytest.mark.parametrize("name", ["softmax", "logistic, sparse"])
+@pytest.mark.parametrize("name", ["softmax", "sparse logistic with intercept"])
 def test_six_rounds_with_diagonals_are_the_papers_to_rounding(name):
     data, chosen, got = trace_of(name, VARIANTS[0], fh.Stacked, WITH_DIAGONALS)
     assert_same_rounds(got, chosen.expected(data, WITH_DIAGONALS), EXACT)
