@@ -2,8 +2,9 @@
 
     python benchmarks/rounds.py [--seeds 3] [--only 1,2,phishing] [--without fednl,fedhybrid,…] [--out rounds.json]
 
-`solve` is what fh.solve(fleet) runs, with none, half and all of the clients doing Newton updates. DiSCO and FedHybrid are the best of a
-grid (the others take no parameter), FedNL the best of its compressors. A gap is F(x₀) − F*, as a part of what it is at the start, x₀ = 0.
+`solve` is what fh.solve(fleet) runs, with none, half and all of the clients doing Newton updates; fedhybrid() is what it runs where
+clients can be away. DiSCO and FedHybrid are the best of a grid (the others take no parameter), FedNL the best of its compressors.
+A gap is F(x₀) − F*, as a part of what it is at the start, x₀ = 0.
 """
 
 import argparse
@@ -69,6 +70,7 @@ def cells(make: Callable, seed: int, without: set[str]) -> Iterator[tuple[str, d
         if "grid" not in without:
             grid = [cost(fh.krylov(memory=memory), clients) for memory in MEMORIES]
             yield f"solve, {label}, best memory", min(grid, key=lambda cell: cell["rounds"] or math.inf)
+        yield f"fedhybrid(), {label}", cost(fh.fedhybrid(), clients)
     yield "L-BFGS(10)", cost(fh.lbfgs(memory=10), clients)
     if "giant" not in without:
         yield "GIANT", cost(fh.giant(), clients)
@@ -124,8 +126,17 @@ def main() -> None:
             table.add_row(label, *(shown([cell[measured] for cell in row.get(name, [])]) for name in names))
         Console(width=max(80, 22 + 16 * len(names))).print(table)
     if given.out:
-        machine = {"machine": platform.machine(), "device": jax.devices()[0].device_kind, "jax": jax.__version__, "version": fh.__version__}
-        given.out.write_text(json.dumps({"on": machine, "found": found}, indent=1) + "\n")
+        save(found, given.out)
+
+
+def save(found: dict[str, dict[str, list]], path: Path) -> None:
+    """Rows that are in the file already and were not measured now stay, with the machine that they are from."""
+    here = {"machine": platform.machine(), "device": jax.devices()[0].device_kind, "jax": jax.__version__, "version": fh.__version__}
+    rows = json.loads(path.read_text()) if path.exists() else {}
+    for label, row in found.items():
+        for name, cells in row.items():
+            rows.setdefault(label, {})[name] = {"cells": cells, "on": here}
+    path.write_text("{\n" + ",\n".join(f"{json.dumps(label)}: {json.dumps(row)}" for label, row in rows.items()) + "\n}\n")
 
 
 if __name__ == "__main__":

@@ -185,8 +185,11 @@ def main() -> None:
         print(f"{name}: auto / best = {ratio:.3f}, {json.dumps(named)} ({time.perf_counter() - began:.0f} s)", flush=True)
     show(answers)
     RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / "who_should_do_newton.json"
+    before = json.loads(path.read_text()) if path.exists() else {}  # cases that were not run now stay
+    answers = {name: (before | answers)[name] for name in CASES if name in before or name in answers}
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(one)}" for name, one in answers.items())
-    (RESULTS / "who_should_do_newton.json").write_text(f"{{\n{lines}\n}}\n")
+    path.write_text(f"{{\n{lines}\n}}\n")
     draw(answers, RESULTS / "who_should_do_newton.png")
 
 
