@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import scipy.sparse
 from reference import objective
 
@@ -69,6 +70,19 @@ def sample(loss, *, sizes=SIZES, d=4, seed=0, reg=0.3, sparse=False, intercept=F
         plain_sites.append((np.column_stack([A, np.ones(N)]) if intercept else A, y, *rest))
     plain_reg = np.append(np.broadcast_to(reg, d), [0.0] * intercept).astype(float)
     return Sample(loss, sites, plain_sites, reg, plain_reg, intercept)
+
+
+def crossed(group, losses, serial=("logistic",)):
+    """Pairs of a loss and a transport: every loss over Stacked, `serial` over Serial too, and the rest of them in the long tier.
+
+    Every pair is a program to compile; but no transport knows a loss, and no loss a transport. Pairs of one loss share a `group`.
+    """
+
+    def marks(loss, transport):
+        always = transport is fh.Stacked or loss in serial
+        return [pytest.mark.xdist_group(f"{group} {loss}"), *([] if always else [pytest.mark.slow])]
+
+    return [pytest.param(loss, transport, marks=marks(loss, transport)) for loss in losses for transport in (fh.Stacked, fh.Serial)]
 
 
 def error(got, expected):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from reference.bridged import fedhybrid_with_absence
 from reference.pooled import least_squares_exact, logistic_high_precision
-from samples import error, rounds_of, same_bits, sample
+from samples import crossed, error, rounds_of, same_bits, sample
 
 import fedhybrid as fh
 from fedhybrid.algorithms.base import nothing
@@ -56,7 +56,7 @@ def test_a_client_that_is_away_nine_rounds_in_ten_is_still_fully_counted(loss, w
     assert rounds_to(loss, who=who, rate=0.9) <= 12 * rounds_to(loss)  # about as many of its own rounds as ever
 
 
-@pytest.mark.parametrize("loss", EXACT)
+@pytest.mark.parametrize("loss", ["logistic", pytest.param("squared", marks=pytest.mark.slow)])
 def test_a_slow_client_and_time_varying_participation_change_nothing_of_the_answer(loss):
     _, fleet, x_star = problem(loss)
     halves = np.array([[True, True, True, False, False, False], [False, False, False, True, True, True], [True] * 6])
@@ -71,8 +71,7 @@ def mask(rounds, rate, seed=0):
     return np.random.default_rng(seed).random((rounds, len(SIZES))) >= rate
 
 
-@pytest.mark.parametrize("over", OVER)
-@pytest.mark.parametrize("loss", EXACT)
+@pytest.mark.parametrize(("loss", "over"), crossed("participation", EXACT))
 def test_ten_rounds_are_those_of_the_reference(loss, over):
     data, fleet, _ = problem(loss)
     present = mask(10, 0.4)
@@ -193,7 +192,7 @@ def test_a_wrong_schedule_is_refused(case):
 # ── deadlines, and acceleration ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("loss", EXACT)
+@pytest.mark.parametrize("loss", ["logistic", pytest.param("squared", marks=pytest.mark.slow)])
 def test_a_deadline_makes_late_clients_answer_later_rounds_and_time_shorter(loss):
     _, fleet, x_star = problem(loss)
     clock = fh.Clock(speed=[1e5, 1e5, 1e5, 1e5, 1e5, 2e3], latency=1e-3)
@@ -213,7 +212,7 @@ def test_a_deadline_without_a_clock_is_refused():
         fh.absent(deadline=1.0)(problem("squared")[1])
 
 
-@pytest.mark.parametrize("loss", EXACT)
+@pytest.mark.parametrize("loss", ["logistic", pytest.param("squared", marks=pytest.mark.slow)])
 def test_acceleration_over_clients_that_are_away_reaches_the_same_answer(loss):
     _, fleet, x_star = problem(loss)
     table = np.ones((12, 6), bool)

@@ -158,14 +158,25 @@ def check_all(loss, shapes, per_shape, method, first_seed):
     assert not failures, f"{len(failures)} of {len(seen) + len(failures)}:\n" + "\n".join(failures)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_least_squares_is_the_pooled_fit_in_exact_fractions(method):
-    check_all("squared", QUICK["squared"], 3, method, first_seed=0)
+# Newton's method on two shapes of either loss; on all of them in the long tier, as every shape is some ten programs to compile.
+ways = pytest.mark.parametrize(
+    ("method", "shapes"),
+    [
+        pytest.param("default", slice(None), id="default"),
+        pytest.param("newton", slice(2, 4), id="newton, two shapes"),
+        pytest.param("newton", slice(None), marks=pytest.mark.slow, id="newton"),
+    ],
+)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_logistic_regression_is_the_pooled_fit_in_extended_precision(method):
-    check_all("logistic", QUICK["logistic"], 3, method, first_seed=50_000)
+@ways
+def test_least_squares_is_the_pooled_fit_in_exact_fractions(method, shapes):
+    check_all("squared", QUICK["squared"][shapes], 3, method, first_seed=0)
+
+
+@ways
+def test_logistic_regression_is_the_pooled_fit_in_extended_precision(method, shapes):
+    check_all("logistic", QUICK["logistic"][shapes], 3, method, first_seed=50_000)
 
 
 @pytest.mark.slow

@@ -25,6 +25,9 @@ B = np.array([0.2, 0.31, 0.42, 0.24, 0.35, 0.17])
 X, LAM = 0.5 * np.random.default_rng(7).normal(size=(2, N, D))
 
 every_transport = pytest.mark.parametrize("transport", TRANSPORTS)
+SERIAL_LATER = pytest.param(fh.Serial, marks=pytest.mark.slow)
+ALWAYS = [("squared", fh.Stacked), ("logistic", fh.Stacked), ("logistic", fh.Serial)]
+LATER = [("squared", fh.Serial), ("poisson", fh.Stacked), ("poisson", fh.Serial)]
 
 
 def accelerated(memory=MEMORY, mu=MU, a=A, b=B, x=X, lam=LAM, **more):
@@ -61,9 +64,8 @@ def trace(loss, transport, steps=10):
 # ── the rounds ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@every_transport
 @pytest.mark.parametrize("start", ["x0 omitted", "x0 given"])
-@pytest.mark.parametrize("loss", ["squared", "logistic", pytest.param("poisson", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("loss", "transport"), [*ALWAYS, *(pytest.param(*cell, marks=pytest.mark.slow) for cell in LATER)])
 def test_eight_rounds_of_mixed_clients_are_the_references(loss, start, transport):
     data = sample(loss)
     x0 = None if start == "x0 omitted" else 0.5 * np.random.default_rng(8).normal(size=D)
@@ -85,7 +87,7 @@ def test_the_first_two_images_are_the_methods_own(transport):
     assert same_bits(trace("logistic", transport).residual[0], method.residual[0])
 
 
-@pytest.mark.parametrize("loss", ["squared", "logistic", "poisson"])
+@pytest.mark.parametrize("loss", ["logistic", *(pytest.param(loss, marks=pytest.mark.slow) for loss in ("squared", "poisson"))])
 def test_the_first_ten_rounds_are_the_same_on_both_transports(loss):
     stacked, serial = (trace(loss, transport) for transport in TRANSPORTS)
     for k in range(10):
@@ -123,8 +125,11 @@ def test_it_reaches_the_methods_fixed_point_in_fewer_rounds(method, loss):
     assert after < before
 
 
-@every_transport
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "transport"),
+    [*((method, fh.Stacked) for method in METHODS), ("fedhybrid", fh.Serial)]
+    + [pytest.param(method, fh.Serial, marks=pytest.mark.slow) for method in METHODS if method != "fedhybrid"],
+)
 def test_it_sends_the_methods_floats_and_one_more_than_its_memory_each_way(method, transport):
     make, more = METHODS[method]
     got = fh.run(fh.anderson(make(MU), memory=3), transport(sample("logistic").fleet()), 4)[1]
@@ -147,7 +152,7 @@ def test_the_servers_mix_is_the_mean_of_the_clients_mixes(transport):
     assert error(np.mean(mixed, axis=0), state.x0) <= 1e-13
 
 
-@every_transport
+@pytest.mark.parametrize("transport", [fh.Stacked, SERIAL_LATER])
 def test_the_mean_of_the_multipliers_that_fedpds_server_follows_is_mixed_too(transport):
     clients = transport(sample("logistic").fleet())
     state, _ = fh.run(fh.anderson(fh.fedpd(eta=1.0), memory=4), clients, 6)
@@ -231,7 +236,7 @@ def test_solve_ends_with_a_certificate_and_the_clients_own_values(transport):
     assert result.algorithm.startswith("anderson(algorithm='fedhybrid', mu=0.8, a=")
 
 
-@every_transport
+@pytest.mark.parametrize("transport", [fh.Stacked, SERIAL_LATER])
 def test_a_run_goes_on_from_its_checkpoint_with_the_same_bits(transport, tmp_path):
     fleet = sample("logistic").fleet()
     options = {"transport": transport, "tol": 1e-9}

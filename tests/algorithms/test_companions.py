@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from reference.companions import gradient_descent, lbfgs_direction
 from reference.companions import newton as reference_newton
-from samples import error, sample
+from samples import crossed, error, sample
 
 import fedhybrid as fh
 
@@ -12,6 +12,7 @@ TRANSPORTS = [fh.Stacked, fh.Serial]
 LOSSES = ["squared", "logistic", "poisson"]
 ALTERNATING = np.array([1.0, -1.0, 1.0, -1.0])
 START = 0.5 * np.random.default_rng(9).normal(size=4)
+every_cell = pytest.mark.parametrize(("loss", "transport"), crossed("companions", LOSSES))
 
 
 def grouped(names):
@@ -22,8 +23,7 @@ def trace(algorithm, data, transport, steps, x0=START):
     return fh.run(algorithm, transport(data.fleet(update="gradient")), steps, x0)[1]
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("loss", grouped(LOSSES))
+@every_cell
 def test_gradient_descent_takes_the_textbooks_steps(loss, transport):
     data = sample(loss)
     got = trace(fh.gd(step_size=0.4), data, transport, 8)
@@ -45,8 +45,7 @@ def assert_newton(data, transport, steps, x0):
     return t
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("loss", grouped(LOSSES))
+@every_cell
 def test_newton_takes_the_textbooks_steps(loss, transport):
     steps = {"squared": 1, "logistic": 3, "poisson": 3}[loss]  # beyond, F changes by less than its rounding
     assert_newton(sample(loss), transport, steps, START)
@@ -83,9 +82,8 @@ def lbfgs(oracle, x0, steps, memory):
     return np.array(points), accepted
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("memory", [1, 3])
-@pytest.mark.parametrize("loss", grouped(LOSSES))
+@every_cell
 def test_lbfgs_takes_the_textbooks_steps(loss, memory, transport):
     data = sample(loss)
     got = trace(fh.lbfgs(memory=memory), data, transport, 8)

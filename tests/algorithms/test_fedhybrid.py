@@ -5,12 +5,13 @@ A newton-cg client's conjugate gradients stop at a residual of 1e-13, so that it
 """
 
 import functools
+import itertools
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 from reference.fedhybrid import fedhybrid as reference
-from samples import UPDATES, error, rounds_of, same_bits, sample
+from samples import UPDATES, crossed, error, rounds_of, same_bits, sample
 
 import fedhybrid as fh
 from fedhybrid import fleet as fleet_module
@@ -34,9 +35,19 @@ SAMPLES = {
 }
 
 
-def grouped(names):
-    """Each sample stays in one process of pytest-xdist, which compiles for it once."""
-    return [pytest.param(name, marks=pytest.mark.xdist_group(f"golden {name}")) for name in names]
+# What both transports compile in the default tier; of the other samples it has one, as no transport knows a loss.
+BOTH = ("squared", "logistic", "softmax", "sparse logistic with intercept")
+
+
+def grouped(names, always=tuple(SAMPLES)):
+    """Each sample stays in one process of pytest-xdist, which compiles for it once. Those not in `always` are in the long tier."""
+    return [
+        pytest.param(name, marks=[pytest.mark.xdist_group(f"golden {name}"), *([] if name in always else [pytest.mark.slow])])
+        for name in names
+    ]
+
+
+every_cell = pytest.mark.parametrize(("name", "transport"), crossed("golden", SAMPLES, BOTH))
 
 
 class Variant(NamedTuple):
@@ -100,16 +111,20 @@ def assert_same_rounds(got, expected, tolerance):
         assert max(errors.values()) <= tolerance, f"round {k}: {errors}"
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("name", grouped(SAMPLES))
+@every_cell
 def test_six_rounds_of_mixed_clients_are_the_papers(name, variant, transport):
     data, chosen, got = trace_of(name, variant, transport)
     assert_same_rounds(got, chosen.expected(data), BY_CG)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("name", grouped(SAMPLES))
+WITHOUT_CG_ALWAYS = [*((name, fh.Stacked) for name in BOTH), ("logistic", fh.Serial)]
+WITHOUT_CG_CELLS = [
+    pytest.param(*cell, marks=[] if cell in WITHOUT_CG_ALWAYS else pytest.mark.slow) for cell in itertools.product(SAMPLES, TRANSPORTS)
+]
+
+
+@pytest.mark.parametrize(("name", "transport"), WITHOUT_CG_CELLS)
 def test_six_rounds_without_conjugate_gradients_are_the_papers_to_rounding(name, transport):
     data, chosen, got = trace_of(name, VARIANTS[0], transport, WITHOUT_CG)
     assert_same_rounds(got, chosen.expected(data, WITHOUT_CG), EXACT)
@@ -124,7 +139,7 @@ def test_six_rounds_with_diagonals_are_the_papers_to_rounding(name):
     assert_same_rounds(got, chosen.expected(data, WITH_DIAGONALS), EXACT)
 
 
-@pytest.mark.parametrize("name", grouped(SAMPLES))
+@pytest.mark.parametrize("name", grouped(SAMPLES, BOTH))
 def test_both_transports_make_the_same_rounds(name):
     for variant in VARIANTS:
         _, _, stacked = trace_of(name, variant, fh.Stacked)
@@ -133,8 +148,7 @@ def test_both_transports_make_the_same_rounds(name):
         assert error(stacked.residual, serial.residual) <= ACROSS
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("name", grouped(SAMPLES))
+@every_cell
 def test_a_run_repeated_gives_the_same_bits(name, transport):
     _, _, first = trace_of(name, VARIANTS[0], transport)
     _, _, again = trace_of.__wrapped__(name, VARIANTS[0], transport)

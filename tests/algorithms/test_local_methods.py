@@ -6,13 +6,12 @@ import pytest
 from reference import local_methods as paper
 from reference.companions import newton
 from reference.pooled import least_squares_exact
-from samples import error, sample
+from samples import crossed, error, sample
 from scipy.optimize import minimize
 
 import fedhybrid as fh
 from fedhybrid.algorithms.admm import update as admm_update
 
-TRANSPORTS = [fh.Stacked, fh.Serial]
 LOSSES = ["squared", "logistic", "poisson"]
 START = 0.5 * np.random.default_rng(9).normal(size=4)
 STEPS = 7
@@ -23,7 +22,7 @@ def grouped(names):
 
 
 every_loss = pytest.mark.parametrize("loss", grouped(LOSSES))
-every_transport = pytest.mark.parametrize("transport", TRANSPORTS)
+every_cell = pytest.mark.parametrize(("loss", "transport"), crossed("local methods", LOSSES))
 squared_only = pytest.mark.parametrize("loss", grouped(["squared"]))
 
 
@@ -57,9 +56,8 @@ def quadratics(oracle):
 # ── traces ────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@every_transport
 @pytest.mark.parametrize("E", [1, 3])
-@every_loss
+@every_cell
 def test_fedavg_takes_the_papers_steps(loss, E, transport):
     data = sample(loss)
     got = run(fh.fedavg(step_size=0.6, local_steps=E), data, transport)
@@ -68,8 +66,7 @@ def test_fedavg_takes_the_papers_steps(loss, E, transport):
     assert error(got.residual, np.linalg.norm(g.mean(axis=1), axis=1)) <= 1e-12
 
 
-@every_transport
-@every_loss
+@every_cell
 def test_fedprox_takes_the_papers_steps(loss, transport):
     data = sample(loss)
     got = run(fh.fedprox(rho=0.15), data, transport)
@@ -78,9 +75,8 @@ def test_fedprox_takes_the_papers_steps(loss, transport):
     assert error(got.residual, norms_of_sums(data.oracle(), x)) <= 1e-12
 
 
-@every_transport
 @pytest.mark.parametrize("E", [1, 3])
-@every_loss
+@every_cell
 def test_scaffold_takes_the_papers_steps(loss, E, transport):
     data = sample(loss)
     algorithm = fh.scaffold(step_size=0.6, local_steps=E, server_step_size=1.3)
@@ -99,9 +95,8 @@ def fedac_weights(eta, m, E):
     return np.array([(np.linalg.matrix_power(T, E - 1 - k) @ [eta, gamma])[1] for k in range(E)])
 
 
-@every_transport
 @pytest.mark.parametrize("E", [1, 3])
-@every_loss
+@every_cell
 def test_fedac_takes_the_papers_steps(loss, E, transport):
     data = sample(loss)
     clients = transport(data.fleet())
@@ -121,8 +116,7 @@ def test_fedac_takes_its_larger_step_from_the_papers_first_choice(step_size):
     assert error(got.x0, paper.fedac(data.oracle(), START, step_size, 0.1, 3, 2)[0]) <= 1e-12
 
 
-@every_transport
-@every_loss
+@every_cell
 def test_fedpd_takes_the_papers_steps(loss, transport):
     data = sample(loss)
     algorithm = fh.fedpd(eta=4.0)
@@ -134,8 +128,7 @@ def test_fedpd_takes_the_papers_steps(loss, transport):
     assert error(got.residual, norms_of_sums(data.oracle(), x)) <= 1e-12
 
 
-@every_transport
-@every_loss
+@every_cell
 def test_admm_takes_the_books_steps(loss, transport):
     data = sample(loss)
     algorithm = fh.admm(rho=0.25)
@@ -151,8 +144,7 @@ def _sent(me, local, x0):
     return admm_update(me, local, x0)[1]
 
 
-@every_transport
-@every_loss
+@every_cell
 def test_an_admm_client_sends_the_books_vector(loss, transport):
     """The multipliers add up to zero, so that the server's points alone do not show whether they are sent."""
     data = sample(loss)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from reference import newton_type as paper
-from samples import error, sample
+from samples import crossed, error, sample
 
 import fedhybrid as fh
 
@@ -18,6 +18,7 @@ def grouped(names):
 
 every_transport = pytest.mark.parametrize("transport", TRANSPORTS)
 every_loss = pytest.mark.parametrize("loss", grouped(LOSSES))
+every_cell = pytest.mark.parametrize(("loss", "transport"), crossed("newton type", LOSSES))
 
 
 def trace(algorithm, data, transport=fh.Stacked, steps=7, x0=START):
@@ -40,9 +41,8 @@ def assert_gradient_norms(got, data, x0=START):
 # ── the papers' steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@every_transport
 @pytest.mark.parametrize(("mu", "eta"), [(0.07, 0.9), (1e-3, 1.0)])
-@every_loss
+@every_cell
 def test_dane_takes_the_papers_steps(loss, mu, eta, transport):
     data = sample(loss)
     got = trace(fh.dane(mu=mu, eta=eta), data, transport)
@@ -50,9 +50,8 @@ def test_dane_takes_the_papers_steps(loss, mu, eta, transport):
     assert_gradient_norms(got, data)
 
 
-@every_transport
 @pytest.mark.parametrize("inner", [1, 3])
-@every_loss
+@every_cell
 def test_aide_takes_the_papers_steps(loss, inner, transport):
     data, parameters = sample(loss), {"tau": 0.06, "mu": 0.02, "m": 0.05, "eta": 0.9, "inner": inner}
     got = trace(fh.aide(**parameters), data, transport)
@@ -60,8 +59,7 @@ def test_aide_takes_the_papers_steps(loss, inner, transport):
     assert_gradient_norms(got, data)
 
 
-@every_transport
-@every_loss
+@every_cell
 def test_giant_takes_the_papers_steps(loss, transport):
     data = sample(loss, reg=0.001)
     got = trace(fh.giant(candidates=12), data, transport)
@@ -72,9 +70,8 @@ def test_giant_takes_the_papers_steps(loss, transport):
     assert_gradient_norms(got, data)
 
 
-@every_transport
 @pytest.mark.parametrize(("accuracy", "who", "damped", "most"), [(0.2, 3, True, 100), (1e-3, 1, False, 100), (1e-9, 4, True, 2)])
-@every_loss
+@every_cell
 def test_disco_takes_the_papers_steps(loss, accuracy, who, damped, most, transport):
     data = sample(loss, reg=0.05)
     steps = 3 if accuracy == 1e-3 else 7  # beyond, rounding is all that is left of a gradient
@@ -107,8 +104,7 @@ def test_dingo_takes_the_papers_steps(options, theta, phi, cases, transport):
     assert_gradient_norms(got, data)
 
 
-@every_transport
-@every_loss
+@every_cell
 def test_fednew_takes_the_papers_steps(loss, transport):
     data = sample(loss)
     got = trace(fh.fednew(alpha=0.03, rho=0.07), data, transport)

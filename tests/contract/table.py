@@ -25,7 +25,7 @@ class Row(NamedTuple):
     rounds: int | tuple[int, ...] | None = 1  # a step; several: one of them; None: as many as a loop needs, at least 2
     settled: int = 0  # steps that cost less, while there is less to say
     reach: float = 1e-11  # how near to x* it gets, relative to ‖x*‖ (of a biased one: how near it must not get)
-    problems: tuple[str, ...] = ("squared", "logistic", "poisson", "softmax")  # that it is for; the first two are run in CI
+    problems: tuple[str, ...] = ("squared", "logistic", "poisson", "softmax")  # that it is for
 
 
 def mean(curvature):

@@ -2,7 +2,7 @@
 
 Every cell: reaches x* (or, if it is biased, does not); makes the same trace on both transports; measures the cost that its docstring
 states; compiles nothing the second time; can be vmapped over its parameters; ignores the order of the clients; survives the smallest
-fleets. The first two problems of a method are run always, the rest in the long tier.
+fleets. The logistic problem is run always, least squares for some methods, the rest in the long tier.
 """
 
 import functools
@@ -62,21 +62,26 @@ def trace(algorithm, name, transport, steps=None):
     return fh.run(TABLE[algorithm].make(chosen.curvature), clients, steps or steps_of(algorithm, transport))[1]
 
 
-def cell(algorithm, name, place):
+CORE = ("fedhybrid", "gd", "krylov", "lbfgs", "newton")
+
+
+def always(algorithm, name):
+    """Whether a cell is in the default tier: every method on the logistic problem, and CORE on least squares, by their statistics, too."""
+    return name == "logistic" or (name == "squared" and algorithm in CORE)
+
+
+def cell(algorithm, name):
     marks = [pytest.mark.xdist_group(f"contract {algorithm} {name}")]
-    return pytest.param(algorithm, name, marks=[*marks, pytest.mark.slow] if place >= 2 else marks)
+    return pytest.param(algorithm, name, marks=marks if always(algorithm, name) else [*marks, pytest.mark.slow])
 
 
 every_cell = pytest.mark.parametrize(
-    ("algorithm", "name"), [cell(algorithm, name, place) for algorithm, row in TABLE.items() for place, name in enumerate(row.problems)]
+    ("algorithm", "name"), [cell(algorithm, name) for algorithm, row in TABLE.items() for name in row.problems]
 )
 every_transport = pytest.mark.parametrize("transport", TRANSPORTS)
 every_algorithm = pytest.mark.parametrize(
     "algorithm", [pytest.param(name, marks=pytest.mark.xdist_group(f"contract {name} logistic")) for name in TABLE]
 )
-
-
-CORE = ("fedhybrid", "gd", "krylov", "lbfgs", "newton")
 core_algorithms = pytest.mark.parametrize(  # the others in the long tier
     "algorithm", [pytest.param(name, marks=[] if name in CORE else pytest.mark.slow) for name in TABLE]
 )
@@ -151,10 +156,11 @@ def test_it_can_be_vmapped_over_its_parameters(algorithm):
     factors = np.array([0.9, 1.0, 1.2])
     starts = 0.1 * np.random.default_rng(0).normal(size=(3, 4))
 
-    def x0(factor, start):
-        return fh.run(row.make(chosen.curvature, factor), clients, FIRST, start)[1].x0
+    def x0(factor, start, steps=FIRST):
+        return fh.run(row.make(chosen.curvature, factor), clients, steps, start)[1].x0
 
-    one_by_one = np.array([x0(factor, start) for factor, start in zip(factors, starts, strict=True)])
+    # as many steps as in the trace, whose program it then is
+    one_by_one = np.array([x0(factor, start, row.steps)[:FIRST] for factor, start in zip(factors, starts, strict=True)])
     with jax.enable_x64(True):
         together = jax.vmap(x0)(factors, starts)
     assert error(together, one_by_one) <= 1e-12

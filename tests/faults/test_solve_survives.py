@@ -145,19 +145,21 @@ def test_a_run_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("case", "interval", "number"),
+    ("case", "interval", "number", "saved"),
     [
-        ("squared", {}, 2),
-        ("serial", {}, 2),
-        pytest.param("default", {}, 2, marks=pytest.mark.slow),
+        ("squared", EVERY_ROUND, 30, 25),
+        ("serial", {}, 2, 25),  # slow enough for a second save before its end: saves are also spaced by the time that they take
+        pytest.param("default", EVERY_ROUND, 5, 4, marks=pytest.mark.slow),  # all of it is seven steps
     ],
 )
-def test_a_killed_run_goes_on_in_another_process_with_the_same_bits(tmp_path: Path, case: str, interval: dict, number: int) -> None:
+def test_a_killed_run_goes_on_in_another_process_with_the_same_bits(
+    tmp_path: Path, case: str, interval: dict, number: int, saved: int
+) -> None:
     """Under another hash seed, and in another working directory."""
     expected = digest(unbroken(case))
     chain = Chain(case, tmp_path / "state", **interval)
     assert chain.live({"die": [number, "renamed"]}) is None
-    assert chain.saved >= 25
+    assert chain.saved >= saved
     assert digest(solve(case, checkpoint=tmp_path / "state")) == expected
 
 
