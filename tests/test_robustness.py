@@ -103,3 +103,16 @@ def test_five_hundred_problems_are_solved_or_say_why_not(shape):
     print(shape, dict(Counter(status.name for status in statuses)))
     if shape not in UNKIND:
         assert statuses.count(Status.SOLVED) >= 40
+
+
+def test_a_gradient_that_grows_while_the_objective_falls_is_no_divergence():
+    rng = np.random.default_rng(55)
+    scales = 10.0 ** rng.uniform(-3, 3, 4)
+    A = rng.normal(size=(40, 4))
+    A = A + 100 * rng.normal(size=4)
+    y = rng.poisson(np.exp(np.clip(A @ rng.normal(size=4), -3, 3))).astype(float)
+    fleet = fh.Fleet([(A[:25] * scales, y[:25]), (A[25:] * scales, y[25:])], loss=fh.poisson, reg=0.01)
+    assert fh.solve(fleet, fh.krylov()._replace(descends=False)).status is fh.Status.DIVERGED
+    result = fh.solve(fleet)
+    assert result.status in (fh.Status.SOLVED, fh.Status.SOLVED_INACCURATE)
+    assert result.error_bound <= 1e-6

@@ -128,6 +128,10 @@ class Driver:
     def _judge(self) -> Outcome | None:
         """The outcome, if there is one; otherwise the loop is told what to wait for next."""
         halt = Halt(int(self.watch.halt))
+        if halt is Halt.DIVERGED and self.algorithm.descends:  # a hill of the gradient, not of F: count anew from here
+            zero = jnp.zeros((), jnp.int64)
+            self.watch = self.watch._replace(best=self.state.residual, best_x0=self.state.x0, grown=zero, halt=zero)
+            halt = Halt.NO
         if halt in (Halt.DIVERGED, Halt.NONFINITE):
             return self._broken(halt)
         if halt in (Halt.ASK, Halt.STALLED):
@@ -246,6 +250,8 @@ class Driver:
         """The last x₀, unless the run has gone astray since its best."""
         x, recent = self.state.x0, self.trace.recent()
         astray = int(self.watch.halt) in (Halt.DIVERGED, Halt.NONFINITE) or not bool(jnp.all(jnp.isfinite(x)))
+        if self.algorithm.descends and not astray:
+            return x
         return self.watch.best_x0 if astray or (len(recent) and recent[-1] > 10.0 * float(self.watch.best)) else x
 
     def _result(self, status: Status, advice: str = "") -> Result:

@@ -53,6 +53,7 @@ class Algorithm(NamedTuple):
     on_client: tuple[Callable[..., Any], ...]  # (start, *rounds): the only code a client will ever run, by name
     spec: Spec
     residual_is_gradient: bool = False  # state.residual is ‖Σ∇fᵢ‖ itself, not an estimate that may be far above it
+    descends: bool = False  # F falls in every step, so that a larger gradient on the way is no sign of divergence
     bridges: bool = False  # still reaches x* where the last known reply of a missing client stands in for it
     warm: Callable[[Clients, Vec], Any] | None = None  # init where x0 solves a problem like this one; None: as any other start
 

@@ -240,4 +240,5 @@ def krylov(*, memory: int = 15, shared_hessian: bool = False) -> Algorithm:
         return KrylovState(x0, local, inf, inf, g, x0, points, jnp.zeros_like(points), inf, number(0.0), pace, H)
 
     on_client = (start, look, hessian) if shared_hessian else (start, look, precondition)
-    return Algorithm(init, step, on_client, Spec("krylov", {"memory": memory, "shared_hessian": shared_hessian}), residual_is_gradient=True)
+    spec = Spec("krylov", {"memory": memory, "shared_hessian": shared_hessian})
+    return Algorithm(init, step, on_client, spec, residual_is_gradient=True, descends=True)
