@@ -61,7 +61,10 @@ class FedHybridState(NamedTuple):
 
 
 def step(clients: Clients, state: FedHybridState) -> FedHybridState:
-    local, (x0, disagreement, stationarity) = clients.mean(update, state.local, state.x0, stale=True)
+    def implied(up: tuple) -> Vec:
+        return state.mu * (up[0] - state.x0)
+
+    local, (x0, disagreement, stationarity) = clients.mean(update, state.local, state.x0, stale=True, implied=implied)
     residual = clients.n * (jnp.sqrt(stationarity) + state.mu * jnp.sqrt(disagreement))
     return FedHybridState(x0, local, residual, state.mu)
 
