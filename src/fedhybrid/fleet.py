@@ -42,12 +42,23 @@ class Group(NamedTuple):
 class Objective(Protocol):
     """What can be said of Σfᵢ without its data: all that stopping and certificates need."""
 
-    n: int
-    d: int
-    reg: np.ndarray
-    loss: Any
-    names: tuple[str, ...]
-    notes: tuple[str, ...]
+    @property
+    def n(self) -> int: ...
+
+    @property
+    def d(self) -> int: ...
+
+    @property
+    def reg(self) -> np.ndarray: ...
+
+    @property
+    def loss(self) -> Any: ...
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    @property
+    def notes(self) -> tuple[str, ...]: ...
 
     @property
     def row_norm(self) -> float: ...

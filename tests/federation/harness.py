@@ -77,7 +77,7 @@ class Federation:
 
 
 class Faulty(Loopback):
-    """`meddle(name, answer, count) → answers that arrive`, count of this site's answers so far; `away(name, count)`: it gets no question."""
+    """`meddle(name, answer, count)`: the answers that arrive, count being this site's so far. `away(name, count)`: it gets no question."""
 
     def __init__(self, federation, meddle=None, away=None):
         super().__init__({name: federation._answer(name) for name in federation.terms.names})

@@ -80,10 +80,8 @@ class Remote:
         body = down_shape.pack(down)
         self.round += 1
         record = next(self.recorded, None)
-        if record is None:
-            answers = self._ask(number, body, up.floats, stale, self._check(up, implied))
-        else:
-            answers = self._read(record, up.floats)
+        asking = functools.partial(self._ask, number, body, up.floats, stale, self._check(up, implied))
+        answers = asking() if record is None else self._read(record, up.floats)
         self.asked.append((number, body, frozenset(name for name, (round, _) in answers.items() if round == self.round)))
         if stale:
             self.last |= answers

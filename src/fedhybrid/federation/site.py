@@ -20,11 +20,10 @@ import jax
 import numpy as np
 
 from .. import checkpoint as files
-from ..algorithms.base import Derived
 from ..checkpoint import Snapshot
 from ..clients.base import Client
 from ..clients.serial import padded
-from ..curvature import UPDATES
+from ..curvature import UPDATES, Derived
 from ..datasets.table import read_csv
 from ..numerics import scope
 from ..status import CheckpointError, InvalidConfig, InvalidData
@@ -188,7 +187,8 @@ class Site:
 
     def _ask(self, question: Question, asked: str) -> np.ndarray:
         memory, known = self.memory, self.protocol
-        assert memory is not None and known is not None
+        assert memory is not None
+        assert known is not None
         (number,) = question.numbers if len(question.numbers) == 1 else (-1,)
         if not 0 <= number < len(known.questions):
             raise Refused("question", f"is asked for number {number}, which this method does not have.")
@@ -204,7 +204,8 @@ class Site:
     def _again(self, question: Question, asked: str) -> np.ndarray:
         """Past questions, for the state that they lead to; their answers are known."""
         memory, known = self.memory, self.protocol
-        assert memory is not None and known is not None
+        assert memory is not None
+        assert known is not None
         at, local = 0, memory.local
         for number in question.numbers:
             if number >= len(known.questions):
