@@ -160,7 +160,7 @@ OWN = {"squared": own_squared, "logistic": own_logistic, "poisson": own_poisson,
 
 
 def derivatives(me, local, x, v):
-    return me.f.value(x), me.f.grad(x), me.f.hess(x), me.f.hvp(x, v)
+    return me.f.value(x), me.f.grad(x), me.f.hess(x), me.f.hvp(x, v), me.f.hess_diag(x)
 
 
 def nothing(me):

@@ -31,7 +31,7 @@ def test_every_update_runs_its_own_program_in_one_process():
     rng = np.random.default_rng(0)
     sites = [(rng.normal(size=(6, 3)), (rng.random(6) > 0.5) * 1.0) for _ in range(3)]
     ends = {}
-    for update in ("gradient", "newton", "newton-cg"):
+    for update in UPDATES:
         fleet = fh.Fleet(sites, loss=fh.logistic, reg=0.1, update=update)
         for transport in (fh.Stacked, fh.Serial):
             state, _ = fh.run(fh.fedhybrid(mu=0.5, a=0.9, b=0.1), transport(fleet), 3)

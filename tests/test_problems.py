@@ -32,11 +32,12 @@ def group(name):
 
 def assert_derivatives(fleet, oracle):
     x, v = np.random.default_rng(1).normal(size=(2, fleet.d))
-    value, grad, hess, hvp = all_derivatives(fleet, x, v)
+    value, grad, hess, hvp, hess_diag = all_derivatives(fleet, x, v)
     assert error(value, [f.value(x) for f in oracle]) <= 1e-14
     assert error(grad, [f.grad(x) for f in oracle]) <= 1e-14
     assert error(hess, [f.hess(x) for f in oracle]) <= 1e-14
     assert error(hvp, [f.hess(x) @ v for f in oracle]) <= 1e-14
+    assert error(hess_diag, [np.diag(f.hess(x)) for f in oracle]) <= 1e-14
     assert np.array_equal(hess, np.swapaxes(hess, 1, 2)) or error(hess, np.swapaxes(hess, 1, 2)) <= 1e-15
 
 

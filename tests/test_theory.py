@@ -417,7 +417,7 @@ def test_step_sizes_are_given_as_fedhybrid_takes_them():
         (lambda: theory.theorem_steps(1.0, 2.0, 1.0, ["newton"]), "at least m"),
         (lambda: theory.theorem_steps(1.0, 1.0, np.inf, ["newton"]), "finite"),
         (lambda: theory.theorem_steps(0.0, 1.0, 1.0, ["newton"]), "mu must be positive"),
-        (lambda: theory.theorem_steps(1.0, 1.0, 1.0, ["adam"]), "gradient, newton, newton-cg"),
+        (lambda: theory.theorem_steps(1.0, 1.0, 1.0, ["adam"]), "gradient, diagonal, newton, newton-cg"),
         (lambda: theory.theorem_steps(1.0, 1.0, 1.0, "newton"), "for every client"),
         (lambda: theory.theorem_steps(1.0, [1.0, 1.0, 1.0], 1.0, ["newton"]), r"m has shape \(3,\)"),
         (lambda: theory.violations(1.0, -0.1, 0.1, 1.0, 1.0, ["newton"]), "a must be positive"),

@@ -1,6 +1,7 @@
 """D, a client's choice of work, as a value: what it divides its primal step by and multiplies its dual step with.
 
     gradient    D = I
+    diagonal    D = diag(∇²f(x)) + μI     as cheap as a gradient; for columns of very different scales
     newton      D = ∇²f(x) + μI     by Cholesky
     newton-cg   D = ∇²f(x) + μI     matrix-free, by Hessian–vector products, for large d
 
@@ -60,6 +61,16 @@ class Inverted(NamedTuple):
         return self.H @ v + self.mu * v
 
 
+class Entries(NamedTuple):
+    D: Array
+
+    def solve(self, v: Array) -> Array:
+        return v / self.D
+
+    def mul(self, v: Array) -> Array:
+        return self.D * v
+
+
 class MatrixFree(NamedTuple):
     f: Problem
     x: Array
@@ -82,6 +93,18 @@ class Gradient:
 
     def __call__(self, f: Problem, x: Array, mu: Array, ready: Derived) -> Identity:
         return Identity()
+
+
+@pytree()
+@dataclass(frozen=True)
+class Diagonal:
+    name = "diagonal"
+
+    def prepare(self, f: Problem, mu: Array) -> Derived:
+        return Derived(())
+
+    def __call__(self, f: Problem, x: Array, mu: Array, ready: Derived) -> Entries:
+        return Entries(jnp.maximum(f.hess_diag(x), 0.0) + mu)
 
 
 @pytree()
@@ -125,5 +148,5 @@ def _shifted(H: Array, mu: Array) -> Array:
     return H + mu * jnp.eye(H.shape[0], dtype=H.dtype)
 
 
-Curvature = Gradient | Newton | NewtonCG
-UPDATES: dict[str, Curvature] = {choice.name: choice for choice in (Gradient(), Newton(), NewtonCG())}
+Curvature = Gradient | Diagonal | Newton | NewtonCG
+UPDATES: dict[str, Curvature] = {choice.name: choice for choice in (Gradient(), Diagonal(), Newton(), NewtonCG())}

@@ -76,8 +76,8 @@ class Fleet:
                a convex JAX function (z, y); or fh.custom((x, a, y) ↦ number, d)
     reg        ½·reg·‖x‖² is added to the whole objective; a number, or one per column
     weighting  "row": Σfᵢ is the mean over all rows, the pooled fit. "client": the sum over clients of their own means (the paper)
-    update     "gradient", "newton" or "newton-cg"; one for all, or one per client as a list or by name. "auto": gradient or newton, as
-               `fh.choose` finds best for solve's default method; `fleet.updates` is the choice, which can be given here again
+    update     "gradient", "diagonal", "newton" or "newton-cg"; one for all, or one per client as a list or by name. "auto": gradient or
+               newton, as `fh.choose` finds best for solve's default method; `fleet.updates` is the choice, which can be given here again
     clock      for "auto": the clients' speeds and links (fh.Clock); without one, every client's work is timed here, once
     intercept  adds a last coordinate, a column of ones, which is not penalised
     keep_rows  squared loss stays on its rows instead of their sufficient statistics: for methods that need rows, such as cocoa

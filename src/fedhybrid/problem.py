@@ -30,6 +30,7 @@ class Problem(Protocol):
     def grad(self, x: Array) -> Array: ...
     def hess(self, x: Array) -> Array: ...
     def hvp(self, x: Array, v: Array) -> Array: ...
+    def hess_diag(self, x: Array) -> Array: ...
     def form(self, x: Array, S: Array) -> Array:
         """S·∇²f(x)·Sᵀ: the curvature along the rows of S and between them."""
         ...
@@ -72,6 +73,9 @@ class GLM:
     def hvp(self, x: Array, v: Array) -> Array:
         d2 = self.loss.d2(self.predict(x), self.y)
         return self.rows.tdot(self.w * d2 * self.rows.dot(v)) + self.reg * v
+
+    def hess_diag(self, x: Array) -> Array:
+        return self.rows.squared().tdot(self.w * self.loss.d2(self.predict(x), self.y)) + self.reg
 
     def form(self, x: Array, S: Array) -> Array:
         Z = self.rows.dot(S.T)  # the predictions along each row of S: no second pass over the table
@@ -137,6 +141,10 @@ class Multinomial(GLM):
         s = jnp.einsum("jkl,jl->jk", d2, self._slope(v))
         return self.flat(self.rows.tdot(self.w[:, None] * s)) + self.reg * v
 
+    def hess_diag(self, x: Array) -> Array:
+        d2 = jnp.diagonal(self.loss.d2(self.predict(x), self.y), axis1=1, axis2=2)
+        return self.flat(self.rows.squared().tdot(self.w[:, None] * d2)) + self.reg
+
     def form(self, x: Array, S: Array) -> Array:
         return _form_by_products(self, x, S)
 
@@ -176,6 +184,9 @@ class Quadratic:
     def hvp(self, x: Array, v: Array) -> Array:
         return self.H @ v
 
+    def hess_diag(self, x: Array) -> Array:
+        return jnp.diag(self.H)
+
     def form(self, x: Array, S: Array) -> Array:
         return S @ self.H @ S.T
 
@@ -209,6 +220,9 @@ class Custom:
 
     def hvp(self, x: Array, v: Array) -> Array:
         return jax.jvp(self.grad, (x,), (v,))[1]
+
+    def hess_diag(self, x: Array) -> Array:
+        return jnp.diag(self.hess(x))
 
     def form(self, x: Array, S: Array) -> Array:
         return _form_by_products(self, x, S)

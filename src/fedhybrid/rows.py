@@ -4,7 +4,7 @@ Sparse rows are padded to one width of (column, value) pairs; a pad is column 0 
 rows: weighting all of them at once would double the memory, and scattering into d² places is serial on a CPU.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -42,6 +42,9 @@ class Dense:
         """‖aⱼ‖ of every row."""
         return jnp.sqrt(jnp.einsum("jc,jc->j", self.A, self.A))
 
+    def squared(self) -> "Dense":
+        return Dense(self.A**2)
+
     def gram(self, w: Array) -> Array:
         """Σⱼ wⱼ aⱼ aⱼᵀ."""
 
@@ -73,6 +76,9 @@ class Sparse:
 
     def norms(self) -> Array:
         return jnp.sqrt(jnp.einsum("jk,jk->j", self.value, self.value))
+
+    def squared(self) -> "Sparse":
+        return replace(self, value=self.value**2)
 
     def gram(self, w: Array) -> Array:
         def term(start: Array, size: int) -> Array:

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from reference.local_steps import local_steps
+from reference.pooled import least_squares_exact
 from samples import error, sample
 
 import fedhybrid as fh
@@ -75,19 +77,17 @@ def test_choosing_costs_what_is_stated(transport):
     assert np.diff(trace.floats_down, prepend=0).tolist() == down.tolist()
 
 
-def test_both_transports_choose_the_same():
+@pytest.mark.parametrize("steps", [None, pytest.param(1, marks=pytest.mark.slow)])
+def test_both_transports_choose_the_same(steps):
     fleet = one_label("mixed")
-    stacked, serial = (fh.run(fh.fedhybrid(), transport(fleet), 10)[1] for transport in (fh.Stacked, fh.Serial))
-    assert error(stacked.x0, serial.x0) <= 1e-10
+    stacked, serial = (fh.run(fh.fedhybrid(local_steps=steps), transport(fleet), 10)[1] for transport in (fh.Stacked, fh.Serial))
+    for k in range(10):
+        assert error(stacked.x0[k], serial.x0[k]) <= 1e-12
     assert np.array_equal(stacked.rounds, serial.rounds)
 
 
 def held(me, local):
     return local.x, local.lam
-
-
-def once(clients, state):
-    return automatic.step(clients, state)
 
 
 def test_x0_stays_consistent_when_mu_changes():
@@ -97,7 +97,7 @@ def test_x0_stays_consistent_when_mu_changes():
     with jax.enable_x64(True):
         state = algorithm.init(clients, jnp.zeros(fleet.d))
         for _ in range(10):
-            state = clients.call(once, (), state)
+            state = clients.call(algorithm.step, (), state)
             x, lam = clients.observe(held, state.local)
             assert error(state.x0, np.mean(x, axis=0) - np.mean(lam, axis=0) / float(state.mu)) <= 1e-12
             penalties.append(float(state.mu))
@@ -112,6 +112,58 @@ def test_a_gradient_client_never_forms_a_hessian(monkeypatch):
     data = sample("logistic", sizes=(21, 16, 11), d=7, reg=0.1)
     for update in ("gradient", "newton-cg"):
         fh.run(fh.fedhybrid(), fh.Stacked(data.fleet(update=update)), 6)
+
+
+# ── local steps ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("loss", ["logistic", pytest.param("squared", marks=pytest.mark.slow)])
+def test_six_rounds_of_local_steps_are_the_loops(loss):
+    kinds = ("newton", "gradient", "diagonal", "gradient", "newton", "diagonal")
+    data = sample(loss, sizes=SIZES, d=5, reg=0.1)
+    fleet, clients, algorithm = data.fleet(update=kinds), fh.Stacked(data.fleet(update=kinds)), fh.fedhybrid(mu=0.05, local_steps=3)
+    expected = local_steps(data.oracle(), kinds, 0.05, 3, 6)
+    with jax.enable_x64(True):
+        state = algorithm.init(clients, jnp.zeros(fleet.d))
+        for k in range(6):
+            state = clients.call(algorithm.step, (), state)
+            x, lam = clients.observe(held, state.local)
+            for got, wanted in ((x, expected.x), (lam, expected.lam), (state.x0, expected.x0)):
+                assert error(got, wanted[k]) <= 1e-12
+
+
+def rounds_to(algorithm, fleet, x_star, accuracy=1e-9):
+    trace = fh.run(algorithm, fh.Stacked(fleet), 400)[1]
+    late = np.flatnonzero(~(np.linalg.norm(trace.x0 - x_star, axis=1) <= accuracy * np.linalg.norm(x_star)))
+    return int(trace.rounds[late[-1]])
+
+
+def test_local_steps_save_rounds():
+    data = sample("squared", sizes=SIZES, d=5, reg=0.1)
+    x_star = least_squares_exact(data.plain_sites, 0.1)
+    one, several = (rounds_to(fh.fedhybrid(local_steps=steps), data.fleet(update="gradient"), x_star) for steps in (1, None))
+    assert several <= one / 3
+
+
+def bumps(z, y):
+    """Bends down where |z − y| > 1."""
+    return 0.5 * jnp.log1p((z - y) ** 2)
+
+
+@pytest.mark.parametrize("update", ["diagonal", pytest.param("gradient", marks=pytest.mark.slow)])
+def test_it_is_safe_where_the_loss_bends_down(update):
+    rng = np.random.default_rng(0)
+    sites = [(A, A @ [1.0, -1.0, 1.0] + rng.standard_t(1.5, size=30)) for A in rng.normal(size=(4, 30, 3))]
+    fleet = fh.Fleet(sites, loss=bumps, reg=0.01, update=update)
+    result = fh.solve(fleet, fh.fedhybrid(), x0=[4.0, -4.0, 4.0], max_rounds=1000)
+    assert result.status in (fh.Status.SOLVED, fh.Status.SOLVED_INACCURATE)
+
+
+@pytest.mark.parametrize("options", [{"mu": 1.0, "a": 1.0, "b": 0.1}, {"a": (0.5, 1.0)}, {"steps": "theorem"}])
+def test_what_takes_one_step_a_round_refuses_several(options):
+    with pytest.raises(fh.InvalidConfig, match="one step a round"):
+        fh.fedhybrid(**options, local_steps=5)
+    fh.fedhybrid(**options, local_steps=1)
 
 
 @pytest.mark.parametrize("d", [1, 3, 30])

@@ -115,6 +115,15 @@ def test_six_rounds_without_conjugate_gradients_are_the_papers_to_rounding(name,
     assert_same_rounds(got, chosen.expected(data, WITHOUT_CG), EXACT)
 
 
+WITH_DIAGONALS = tuple(update.replace("newton-cg", "diagonal") for update in UPDATES)
+
+
+@pytest.mark.parametrize("name", ["softmax", "sparse logistic with intercept"])
+def test_six_rounds_with_diagonals_are_the_papers_to_rounding(name):
+    data, chosen, got = trace_of(name, VARIANTS[0], fh.Stacked, WITH_DIAGONALS)
+    assert_same_rounds(got, chosen.expected(data, WITH_DIAGONALS), EXACT)
+
+
 @pytest.mark.parametrize("name", grouped(SAMPLES))
 def test_both_transports_make_the_same_rounds(name):
     for variant in VARIANTS:

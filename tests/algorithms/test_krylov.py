@@ -117,3 +117,11 @@ def test_another_memory_is_another_method_and_the_same_step():
 def test_a_memory_that_is_not_a_positive_integer_is_refused(memory):
     with pytest.raises(fh.InvalidConfig, match="memory"):
         fh.krylov(memory=memory)
+
+
+def test_a_diagonal_mends_columns_of_different_scales():
+    data = sample("squared", sizes=(60, 50, 70), d=30, reg=0.0, weights=False, offset=False)
+    scales = 10.0 ** np.linspace(-1.0, 1.0, 30)
+    sites = [(A * scales, y) for A, y in data.sites]
+    gradient, diagonal = (fh.solve(fh.Fleet(sites, loss=fh.squared, update=update)).rounds for update in ("gradient", "diagonal"))
+    assert diagonal <= gradient / 2

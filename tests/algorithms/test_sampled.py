@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference.pooled import logistic_high_precision
+from reference.sampled import fedhybrid_on_samples
 from samples import error, same_bits, sample
 
 import fedhybrid as fh
@@ -49,6 +50,36 @@ def test_a_sample_is_right_in_the_mean():
         keys = jax.random.split(jax.random.key(0), 20_000)
         mean = jnp.mean(jax.vmap(lambda key: sample_of(f, key, 3).grad(x))(keys), axis=0)
         assert error(mean, f.grad(x)) <= 0.02
+
+
+def drawn(data, seed, batch, rounds):
+    """rows[k][i] as the keys (seed, i, k) say: by the inverse of the distribution of the weights."""
+    rows = []
+    with jax.enable_x64(True):
+        for k in range(rounds):
+            keys = [jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), i), k) for i in range(len(data.sites))]
+            uniform = [np.asarray(jax.random.uniform(key, (batch,), jnp.float64)) for key in keys]
+            upto = [np.cumsum(f.v) for f in data.oracle()]
+            rows.append([np.searchsorted(each, each[-1] * u, side="right") for each, u in zip(upto, uniform, strict=True)])
+    return rows
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+def test_twelve_rounds_on_samples_are_the_loops(reduced):
+    fleet, _ = problem()
+    data = sample("logistic", sizes=SIZES, d=4, reg=0.2)
+    a, b = ([SETTING[name][kind == "newton"] for kind in UPDATES] for name in "ab")
+    expected = fedhybrid_on_samples(data.oracle(), UPDATES, SETTING["mu"], a, b, drawn(data, 5, 4, 12), reduced)
+    got = fh.run(fh.fedhybrid(**SETTING, batch=4, seed=5, reduced=reduced), fh.Stacked(fleet), 12)[1].x0
+    assert error(got, expected) <= 1e-12
+
+
+def test_newton_clients_alone_have_their_noise_too_or_none_of_it():
+    data = sample("logistic", sizes=SIZES, d=4, reg=0.2)
+    fleet, (_, x_star) = data.fleet(update="newton"), problem()
+    ends = [fh.run(fh.fedhybrid(**SETTING, batch=8, reduced=reduced), fh.Stacked(fleet), 400)[1].x0[-1] for reduced in (False, True)]
+    assert error(ends[0], x_star) > 1e-3
+    assert error(ends[1], x_star) <= 1e-10
 
 
 @pytest.mark.parametrize("transport", [fh.Stacked, fh.Serial])

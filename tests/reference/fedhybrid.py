@@ -1,6 +1,6 @@
 """Algorithm 1 of the paper, line by line.
 
-    Dᵢ = I (gradient client) or ∇²fᵢ(xᵢ) + μI (Newton client), at the old xᵢ
+    Dᵢ = I (gradient client), ∇²fᵢ(xᵢ) + μI (Newton client) or the diagonal of that (diagonal client), at the old xᵢ
     xᵢ⁺ = xᵢ − aᵢ Dᵢ⁻¹ (∇fᵢ(xᵢ) − λᵢ + μ(xᵢ − x₀))
     λᵢ⁺ = λᵢ + bᵢ Dᵢ (x₀ − xᵢ)                        with the old xᵢ too
     x₀⁺ = Σxᵢ⁺/n − Σλᵢ⁺/(μn)
@@ -23,7 +23,7 @@ class Trace(NamedTuple):
 
 
 def fedhybrid(clients, kinds, mu, a, b, x0, x, lam, rounds):
-    """The trace of `rounds` rounds; kinds[i] is "gradient" or "newton"; x0=None is mean(x) − mean(lam)/mu."""
+    """The trace of `rounds` rounds; kinds[i] is "gradient", "newton" or "diagonal"; x0=None is mean(x) − mean(lam)/mu."""
     n = len(clients)
     x = [np.array(x[i], dtype=float) for i in range(n)]
     lam = [np.array(lam[i], dtype=float) for i in range(n)]
@@ -38,12 +38,13 @@ def fedhybrid(clients, kinds, mu, a, b, x0, x, lam, rounds):
             if kinds[i] == "gradient":
                 x_next[i] = x[i] - a[i] * grad_L
                 lam_next[i] = lam[i] + b[i] * (x0 - x[i])
-            elif kinds[i] == "newton":
+            elif kinds[i] in ("newton", "diagonal"):
                 D = clients[i].hess(x[i]) + mu * np.eye(d)
+                D = np.diag(np.diag(D)) if kinds[i] == "diagonal" else D
                 x_next[i] = x[i] - a[i] * np.linalg.solve(D, grad_L)
                 lam_next[i] = lam[i] + b[i] * (D @ (x0 - x[i]))
             else:
-                raise ValueError(f"client {i} is of kind {kinds[i]!r}; give 'gradient' or 'newton'")
+                raise ValueError(f"client {i} is of kind {kinds[i]!r}; give 'gradient', 'newton' or 'diagonal'")
         x, lam = x_next, lam_next
         x0 = sum(x) / n - sum(lam) / (mu * n)
         for i in range(n):

@@ -280,7 +280,7 @@ def test_a_given_x0_is_used_in_the_first_round():
 
 
 def test_an_unknown_kind_is_refused():
-    with pytest.raises(ValueError, match="'gradient' or 'newton'"):
+    with pytest.raises(ValueError, match="'gradient', 'newton' or 'diagonal'"):
         fedhybrid([QuadraticClient([[2.0]], [0.0])], ["Newton"], 1.0, [1.0], [1.0], None, [[1.0]], [[0.0]], 1)
 
 

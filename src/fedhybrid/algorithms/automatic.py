@@ -2,13 +2,34 @@
 
     client    mᵢ, ℓᵢ: extreme eigenvalues of ∇²fᵢ(xᵢ); without a Hessian, of its restriction to LANCZOS products with it
     server    μ = √(m̄·ℓ̄)                          m̄, ℓ̄ their means, m̄ at least ℓ̄/10⁴
+
+and then each client, in every round, x₀ being new:
+
+    λᵢ⁺ = λᵢ + μ(x₀ − xᵢ)                          b = μ, D = I for everyone, and before the primal step
+    pᵢ ≈ (∇²fᵢ(xᵢ) + μI)⁻¹(∇fᵢ(xᵢ) − λᵢ⁺ + μ(xᵢ − x₀))
+                                                  newton: exactly; gradient and diagonal: `local_steps` conjugate gradients,
+                                                  products with ∇²fᵢ, with D⁻¹ as the preconditioner
+    xᵢ⁺ = x₀ + RELAXATION·(xᵢ − pᵢ − x₀)
+
+For equal quadratic clients of curvature q, solved well, disagreement falls by 1 − αμ/(q + μ) and the mean by 1 − αq/(q + μ), α the
+relaxation: at their worst, q = ℓ and m, they are equal for μ = √(mℓ). There is no third kind of mode, as Σλᵢ = 0 from the first round on;
+Newton's dual step b·D(x₀ − xᵢ) would have one, of Σλᵢ, that needs b(ℓ + μ)/μ < 2, and took more rounds (docs/acceleration.md). A round is
+one of ADMM, with the subproblem solved by one truncated step of Newton's method; over-relaxed it converges for 0 < α < 2 and convex fᵢ.
+
+α is 1 wherever a step leaves more than SOLVED of its residual: far from x*, where one step of Newton's method is no minimiser, a larger α
+went astray.
+
+With one local step, a given a, or a loss of the caller's own (where that bends down, the minimiser near x₀ may be a bad one) it is the
+order of Algorithm 1, both steps from the old xᵢ:
+
     gradient  a = 1/(ℓᵢ + μ)      b = μ/2          ℓᵢ: raised to rᵀ∇²fᵢr/rᵀr whenever that is larger, r the step's direction
+    diagonal  a = 1/γᵢ            b as for newton  γᵢ: the largest uᵀ(∇²fᵢ + μI)u/uᵀr so far, u = D⁻¹r
     newton    a = 1               b = min(1/4, μ/(ℓ̄ + μ))
 
-This is the analysis of equal quadratic clients of curvature q. Newton: the dual means need b(ℓ + μ)/μ < 2. Gradient: disagreement falls
-by s² − (2 − a(q + μ))s + 1 − a(q + μ) + ab = 0, which b = μ/2 brings to 1 − aμ/4 at q = 0 and 1 − aμ/2 at q = ℓ; critical damping at q = 0,
-b = aμ²/4, would leave 1 − (aμ)²/4 at q = ℓ. Where fᵢ is no quadratic, a client halves its step until ‖∇fᵢ − λᵢ + μ(xᵢ − x₀)‖ does not
-grow: a safeguard of its own that costs no round.
+There disagreement of gradient clients falls by s² − (2 − a(q + μ))s + 1 − a(q + μ) + ab = 0, which b = μ/2 brings to 1 − aμ/4 at q = 0 and
+1 − aμ/2 at q = ℓ; critical damping at q = 0, b = aμ²/4, would leave 1 − (aμ)²/4 at q = ℓ.
+
+Where fᵢ is no quadratic, a client halves its step until ‖∇fᵢ − λᵢ + μ(xᵢ − x₀)‖ does not grow: a safeguard of its own that costs no round.
 
 Cost: 2 rounds at the start (2 floats up; 2 down and d up). After 4, 8, … steps curvatures are measured again, 1 round; if a mean has
 changed by a fifth, another makes the new μ known and brings x₀ = mean(x) − mean(λ)/μ. If not, the next wait is four times as long.
@@ -18,6 +39,8 @@ changed by a fifth, another makes the new μ known and brings x₀ = mean(x) −
 the one for which the proved rate is largest. Cost: 3 rounds at the start.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -26,14 +49,18 @@ from jax import lax
 
 from .. import linalg
 from ..clients.base import Client, Clients
-from ..curvature import Derived, Gradient, Newton
+from ..curvature import Derived, Diagonal, Gradient, Newton, may_bend_down
 from ..problem import GLM, Quadratic
 from .base import Array, Vec, number
 
-LANCZOS = 12
+LANCZOS = 24
 FIRST_LOOK = 4  # steps after which curvatures are measured again
 CHANGED = 1.2  # a mean that moved by this factor makes a new μ
 LEAST_STEP = 1e-4
+LOCAL_STEPS = 10  # conjugate gradients of a client in a round, at most
+ENOUGH = 1e-2  # fewer, where its residual has fallen by this factor
+RELAXATION = 1.8
+SOLVED = 0.1  # it is safe where a step left so little of its residual
 POWER = 32  # p of the mean that stands for the largest
 
 
@@ -44,6 +71,7 @@ class Local(NamedTuple):
     ready: Derived
     ell: Array  # mine
     ell_mean: Array
+    gamma: Array  # of D⁻¹(∇²f + μI), where D is a diagonal: the largest that was met
     a: Array | None  # what the caller chose, mine
     b: Array | None
 
@@ -63,7 +91,7 @@ def start(me: Client, base: Vec, a: Any, b: Any, x: Array | None, lam: Array | N
     x_start = base if x is None else x[me.id]
     lam_start = jnp.where(at_gradient, me.f.grad(x_start), 0.0) if lam is None else lam[me.id]
     one = number(1.0)  # until the first round has told better
-    return Local(x_start, lam_start, one, me.curvature.prepare(me.f, one), one, one, mine(me, a), mine(me, b))
+    return Local(x_start, lam_start, one, me.curvature.prepare(me.f, one), one, one, one, mine(me, a), mine(me, b))
 
 
 def mine(me: Client, step_size: Any) -> Array | None:
@@ -75,8 +103,9 @@ def mine(me: Client, step_size: Any) -> Array | None:
 
 def measure(me: Client, local: Local) -> tuple[Local, tuple[Array, Array]]:
     w = linalg.eigvalsh(me.f.hess(local.x)) if isinstance(me.curvature, Newton) else _ritz_values(me.f, local.x)
-    w = jnp.where(jnp.all(jnp.isfinite(w)), jnp.maximum(w, 0.0), 1.0)  # not finite: the next round will say so
-    return local._replace(ell=w[-1]), (w[0], w[-1])
+    w = jnp.where(jnp.all(jnp.isfinite(w)), jnp.abs(w), 1.0)  # not finite: the next round will say so
+    ell = jnp.max(w)
+    return local._replace(ell=ell), (w[0], ell)  # where f bends down, μ is to exceed by how much
 
 
 def _ritz_values(f: Any, x: Vec) -> Array:
@@ -105,14 +134,42 @@ def adopt(me: Client, local: Local, mu: Array, ell_mean: Array) -> tuple[Local, 
     return local._replace(mu=mu, ell_mean=ell_mean, ready=ready), local.x - local.lam / mu
 
 
-def update(me: Client, local: Local, x0: Vec) -> tuple[Local, tuple[Vec, Array, Array]]:
+Message = tuple[Vec, Array, Array]
+
+
+@dataclass(frozen=True)
+class Update:
+    """The client's round; the number of local steps is part of the program."""
+
+    local_steps: int
+
+    def __call__(self, me: Client, local: Local, x0: Vec) -> tuple[Local, Message]:
+        one = self.local_steps == 1 or may_bend_down(me.f)
+        return one_step(me, local, x0) if one else self._several(me, local, x0)
+
+    def _several(self, me: Client, local: Local, x0: Vec) -> tuple[Local, Message]:
+        x, mu = local.x, local.mu
+        D = me.curvature(me.f, x, mu, local.ready)
+        lam = local.lam + (mu * (x0 - x) if local.b is None else local.b * D.mul(x0 - x))
+        slope = _slope(me, lam, mu, x0)
+        r = slope(x)
+        if isinstance(me.curvature, Gradient | Diagonal):
+            p = _divided(lambda v: me.f.hvp(x, v) + mu * v, r, D.solve, self.local_steps)
+        else:
+            p = D.solve(r)
+        size = jnp.linalg.norm(r)
+        if not isinstance(me.f, Quadratic):
+            p = p * _damping(slope, x, -p, size)
+        solved = jnp.linalg.norm(slope(x - p)) <= SOLVED * size
+        x_next = x0 + jnp.where(solved, RELAXATION, 1.0) * (x - p - x0)
+        return local._replace(x=x_next, lam=lam), (x_next - lam / mu, jnp.sum((x - x0) ** 2), jnp.sum(r**2))
+
+
+def one_step(me: Client, local: Local, x0: Vec) -> tuple[Local, Message]:
     x, lam, mu = local.x, local.lam, local.mu
-
-    def slope(x: Vec) -> Vec:
-        return me.f.grad(x) - lam + mu * (x - x0)
-
+    slope = _slope(me, lam, mu, x0)
     D, r = me.curvature(me.f, x, mu, local.ready), slope(x)
-    size, ell = jnp.linalg.norm(r), local.ell
+    size, ell, gamma = jnp.linalg.norm(r), local.ell, local.gamma
     if isinstance(me.curvature, Gradient):
         if not isinstance(me.f, Quadratic):
             along = (r @ me.f.hvp(x, r)) / jnp.where(size > 0, size**2, 1.0)
@@ -120,12 +177,43 @@ def update(me: Client, local: Local, x0: Vec) -> tuple[Local, tuple[Vec, Array, 
         a, b = 1.0 / (ell + mu), 0.5 * mu
     else:
         a, b = number(1.0), jnp.minimum(0.25, mu / (local.ell_mean + mu))
+    if isinstance(me.curvature, Diagonal):
+        u = D.solve(r)
+        along = (u @ me.f.hvp(x, u) + mu * (u @ u)) / jnp.where(size > 0, u @ r, 1.0)
+        gamma = jnp.where(along > gamma, along, gamma)
+        a = 1.0 / gamma
     p = -(a if local.a is None else local.a) * D.solve(r)
     if local.a is None and not isinstance(me.f, Quadratic):
         p = p * _damping(slope, x, p, size)
     x_next = x + p
     lam_next = lam + (b if local.b is None else local.b) * D.mul(x0 - x)
-    return local._replace(x=x_next, lam=lam_next, ell=ell), (x_next - lam_next / mu, jnp.sum((x - x0) ** 2), jnp.sum(r**2))
+    sent = x_next - lam_next / mu, jnp.sum((x - x0) ** 2), jnp.sum(r**2)
+    return local._replace(x=x_next, lam=lam_next, ell=ell, gamma=gamma), sent
+
+
+def _slope(me: Client, lam: Vec, mu: Array, x0: Vec) -> Callable[[Vec], Vec]:
+    return lambda x: me.f.grad(x) - lam + mu * (x - x0)
+
+
+def _divided(A: Callable[[Vec], Vec], r: Vec, precondition: Callable[[Vec], Vec], most: int) -> Vec:
+    """A⁻¹r, nearly, by at most so many steps of conjugate gradients."""
+
+    def further(carry: tuple) -> Array:
+        k, _, _, _, left = carry
+        return (k < most) & (left > ENOUGH**2 * first)
+
+    def once(carry: tuple) -> tuple:
+        k, p, rest, v, left = carry
+        u = A(v)
+        t = left / (v @ u)
+        rest = rest - t * u
+        w = precondition(rest)
+        left_next = rest @ w
+        return k + 1, p + t * v, rest, w + (left_next / left) * v, left_next
+
+    v = precondition(r)
+    first = r @ v
+    return lax.while_loop(further, once, (jnp.zeros((), jnp.int64), jnp.zeros_like(r), r, v, first))[1]
 
 
 def _damping(slope: Any, x: Vec, p: Vec, size: Array) -> Array:
@@ -150,11 +238,15 @@ def _penalty(m: Array, ell: Array, mu_given: Array | None) -> Array:
     return jnp.where(jnp.isfinite(mu) & (mu > 0), mu, 1.0)
 
 
-def step(clients: Clients, state: AutomaticState) -> AutomaticState:
-    local, (x0, disagreement, stationarity) = clients.mean(update, state.local, state.x0, stale=True)
-    residual = clients.n * (jnp.sqrt(stationarity) + state.mu * jnp.sqrt(disagreement))
-    after = state._replace(x0=x0, local=local, residual=residual, steps=state.steps + 1)
-    return clients.cond(after.steps >= state.look, lambda state: _look(clients, state), lambda state: state, after)
+@dataclass(frozen=True)
+class Step:
+    update: Update
+
+    def __call__(self, clients: Clients, state: AutomaticState) -> AutomaticState:
+        local, (x0, disagreement, stationarity) = clients.mean(self.update, state.local, state.x0, stale=True)
+        residual = clients.n * (jnp.sqrt(stationarity) + state.mu * jnp.sqrt(disagreement))
+        after = state._replace(x0=x0, local=local, residual=residual, steps=state.steps + 1)
+        return clients.cond(after.steps >= state.look, lambda state: _look(clients, state), lambda state: state, after)
 
 
 def _look(clients: Clients, state: AutomaticState) -> AutomaticState:

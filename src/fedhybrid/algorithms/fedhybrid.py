@@ -1,6 +1,6 @@
 """FedHybrid: every client chooses gradient-type or Newton-type updates, and the whole converges linearly to the exact optimum.
 
-Client i, with D = I (gradient) or D = ∇²fᵢ(xᵢ) + μI (newton):
+Client i, with D = I (gradient), D = ∇²fᵢ(xᵢ) + μI (newton) or the diagonal of that (diagonal):
 
     xᵢ⁺ = xᵢ − aᵢ·D⁻¹(∇fᵢ(xᵢ) − λᵢ + μ(xᵢ − x₀))
     λᵢ⁺ = λᵢ + bᵢ·D(x₀ − xᵢ)                          both from the old xᵢ
@@ -76,6 +76,7 @@ def fedhybrid(
     a: Any = None,
     b: Any = None,
     steps: Any = None,
+    local_steps: int | None = None,
     batch: int | None = None,
     reduced: bool = True,
     seed: int = 0,
@@ -85,9 +86,11 @@ def fedhybrid(
 ) -> Algorithm:
     """FedHybrid with penalty mu, primal step sizes a and dual step sizes b. What is omitted, it chooses itself (automatic.py).
 
-    a, b   a number for all; a tuple (gradient, newton); or an array with one per client
+    a, b   a number for all; a tuple (gradient, newton and diagonal); or an array with one per client
     steps  "theorem": the largest a and b for which Theorem 1 proves convergence, and the mu with the best proved rate
-    batch  rows that a gradient-type client samples in a step, from `seed`; mu, a and b must be given (sampled.py)
+    local_steps  conjugate gradients of a gradient-type client in a round, at most, where a is omitted; default 10. 1: one step, in the
+           paper's order, as where a is given
+    batch  rows that a client samples in a step, for its gradient and its Hessian, from `seed`; mu, a and b must be given (sampled.py)
     reduced  with batch: the noise is taken out, and x₀ goes to x*. False: it ends near x*, as far as the noise carries it
     x, lam start values of the clients, one row per client (default: x₀, and zero)
     x0     the server's start value, used literally; omitted, it is the consistent mean(x) − mean(λ)/μ
@@ -98,6 +101,9 @@ def fedhybrid(
         batch, seed = whole("fedhybrid: batch", batch), whole("fedhybrid: seed + 1", seed + 1) - 1
         if mu is None or a is None or b is None:
             raise InvalidConfig("fedhybrid: with batch give mu, a and b: curvatures of a few rows are no guide to them.")
+    if local_steps is not None and whole("fedhybrid: local_steps", local_steps) > 1 and (a is not None or steps is not None):
+        raise InvalidConfig("fedhybrid: with steps or a given, a client takes one step a round: omit a, or local_steps.")
+    update_itself = automatic.Update((local_steps or automatic.LOCAL_STEPS) if a is None else 1)
     mu = None if mu is None else positive("fedhybrid: mu", mu)
     a, b = _step_sizes("a", a), _step_sizes("b", b)
     x, lam = _start_values("x", x, 2), _start_values("lam", lam, 2)
@@ -118,7 +124,7 @@ def fedhybrid(
         if steps == "theorem":
             return _by_theorem(clients, base, given, literal=x0 is not None)
         if mu is None or a is None or b is None:
-            return _automatic(clients, base, given, literal=x0 is not None, at_gradient=at_gradient)
+            return _automatic(clients, update_itself, base, given, literal=x0 is not None, at_gradient=at_gradient)
         x0_start = base
         if x0 is None and x is not None:
             x0_start = _mean(given.x)
@@ -144,13 +150,14 @@ def fedhybrid(
     elif steps == "theorem":
         made = Algorithm(init, step, (start, *THEOREM_ROUNDS, update), Spec("fedhybrid", parameters | {"steps": steps}))
     elif mu is None or a is None or b is None:
-        made = Algorithm(init, automatic.step, (automatic.start, *AUTOMATIC_ROUNDS), Spec("fedhybrid", parameters), warm=warm)
+        on_client = automatic.start, automatic.measure, automatic.adopt, update_itself
+        spec = Spec("fedhybrid", parameters | {"local_steps": local_steps})
+        made = Algorithm(init, automatic.Step(update_itself), on_client, spec, warm=warm)
     else:
         made = Algorithm(init, step, (start, update), Spec("fedhybrid", parameters))
     return made._replace(bridges=True)
 
 
-AUTOMATIC_ROUNDS = (automatic.measure, automatic.adopt, automatic.update)
 THEOREM_ROUNDS = (automatic.send_bounds, automatic.send_powers, automatic.admit)
 
 
@@ -164,9 +171,11 @@ class Given(NamedTuple):
     lam: Any
 
 
-def _automatic(clients: Clients, base: Vec, given: Given, literal: bool, at_gradient: bool) -> automatic.AutomaticState:
+def _automatic(
+    clients: Clients, update: automatic.Update, base: Vec, given: Given, literal: bool, at_gradient: bool
+) -> automatic.AutomaticState:
     rest = given.a, given.b, given.x, given.lam, jnp.asarray(at_gradient)
-    local = clients.start(automatic.start, base, *rest, bridged=(automatic.update, base))
+    local = clients.start(automatic.start, base, *rest, bridged=(update, base))
     local, x0, mu, ell = clients.call(automatic.begin, (), local, given.mu)
     zero, look = jnp.zeros((), jnp.int64), jnp.asarray(automatic.FIRST_LOOK, jnp.int64)
     return automatic.AutomaticState(base if literal else x0, local, number(jnp.inf), mu, given.mu, ell, zero, look)

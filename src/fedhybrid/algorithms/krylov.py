@@ -13,6 +13,7 @@ memory are few enough to send M (h(h+1)/2 numbers) with every gradient. Elsewher
 Where ten rounds do not bring a tenfold fall of ‖g‖, the new direction is preconditioned, for as long as that pays, in a round of its own:
 
     client    newton: ωᵢ²(∇²fᵢ(x₀) + δI)⁻¹r       gradient: ωᵢ·r/γ              ωᵢ: its part of the curvature, of mean 1
+              diagonal: as newton, with the diagonal alone
 
 With shared_hessian the clients send their Hessian at the start once, as a sum: it measures ‖·‖ above and divides r instead of γ alone, and
 no other preconditioner is asked for.

@@ -1,11 +1,13 @@
-"""FedHybrid on a few rows a step: a gradient-type client samples `batch` of its rows, drawn by their weight; a Newton-type one uses all.
+"""FedHybrid on a few rows a step: every client samples `batch` of its rows, drawn by their weight, and works on those: f_B for fᵢ.
 
     g = ∇f_B(xᵢ)                             plain: unbiased, and x₀ ends in a ball around x* whose radius shrinks with larger batches
     g = ∇f_B(xᵢ) − ∇f_B(x̃ᵢ) + ∇fᵢ(x̃ᵢ)       reduced: x̃ᵢ is the xᵢ of at most REFRESH rounds ago; the noise vanishes with xᵢ − x̃ᵢ, so x₀ → x*
+    D = I, or by ∇²f_B(xᵢ): newton           its noise is multiplied by what vanishes at x*: g − λᵢ + μ(xᵢ − x₀) if reduced, and x₀ − xᵢ
 
-and then Algorithm 1 with g for ∇fᵢ(xᵢ). The rows of round k at client i come from the key (seed, i, k), k counting the rounds that it
-took part in. Cost of a step: as FedHybrid's. The residual is as noisy as the gradients.
-The second is after R. Johnson and T. Zhang, "Accelerating Stochastic Gradient Descent using Predictive Variance Reduction", 2013.
+and then Algorithm 1 with g for ∇fᵢ(xᵢ). A Newton-type client forms its Hessian from `batch` rows, not all Nᵢ; where they are fewer than d
+it knows nothing of the other directions, D is μ there, and a has to be small. The rows of round k at client i come from the key
+(seed, i, k), k counting the rounds that it took part in. Cost of a step: as FedHybrid's. The residual is as noisy as the gradients.
+Reduced is after R. Johnson and T. Zhang, "Accelerating Stochastic Gradient Descent using Predictive Variance Reduction", 2013.
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..clients.base import Client, Clients
-from ..curvature import Derived, Gradient
+from ..curvature import Derived
 from ..problem import GLM
 from ..status import InvalidConfig
 from . import automatic
@@ -38,7 +40,7 @@ class Local(NamedTuple):
 
 
 def start(me: Client, base: Vec, mu: Array, a: Any, b: Any, x: Array | None, lam: Array | None, seed: Array) -> Local:
-    if isinstance(me.curvature, Gradient) and not isinstance(me.f, GLM):
+    if not isinstance(me.f, GLM):
         raise InvalidConfig("fedhybrid: batch needs rows to sample from: for squared loss make the Fleet with keep_rows=True.")
     x_start = base if x is None else x[me.id]
     lam_start = jnp.zeros_like(base) if lam is None else lam[me.id]
@@ -66,22 +68,23 @@ class Update:
 
     def __call__(self, me: Client, local: Local, x0: Vec) -> tuple[Local, tuple[Vec, Array, Array]]:
         x, lam, mu = local.x, local.lam, local.mu
-        local, g = self._gradient(me, local) if isinstance(me.curvature, Gradient) else (local, me.f.grad(x))
-        D = me.curvature(me.f, x, mu, local.ready)
+        local, f, g = self._sampled(me, local)
+        D = me.curvature(f, x, mu, local.ready)
         r = g - lam + mu * (x - x0)
         x_next = x - local.a * D.solve(r)
         lam_next = lam + local.b * D.mul(x0 - x)
         return local._replace(x=x_next, lam=lam_next), (x_next - lam_next / mu, jnp.sum((x - x0) ** 2), jnp.sum(r**2))
 
-    def _gradient(self, me: Client, local: Local) -> tuple[Local, Vec]:
+    def _sampled(self, me: Client, local: Local) -> tuple[Local, GLM, Vec]:
+        """f_B, and g on it."""
         seed, count = local.key
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), me.id), count)
         f = sample_of(me.f, key, self.batch)
         local = local._replace(key=jnp.stack([seed, count + 1]))
         if not self.reduced:
-            return local, f.grad(local.x)
+            return local, f, f.grad(local.x)
         anchor, full = lax.cond(count % REFRESH == 0, lambda: (local.x, me.f.grad(local.x)), lambda: (local.anchor, local.full))
-        return local._replace(anchor=anchor, full=full), f.grad(local.x) - f.grad(anchor) + full
+        return local._replace(anchor=anchor, full=full), f, f.grad(local.x) - f.grad(anchor) + full
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ With m = min mᵢ, ℓ = max ℓᵢ, J₁ the gradient clients and J₂ the Newt
     α̲ = min{aᵢ over J₁, aᵢ/(ℓᵢ + μ) over J₂}      β̲ = min{bᵢ over J₁, bᵢ(mᵢ + μ) over J₂}
     ρ = min{3β̲/(13(μ + ℓ)), mα̲/2}                 as proved; the theorem's statement has m for ℓ
 
-Everywhere m and ell are numbers or one per client (theory.bounds), kinds is one of "gradient", "newton", "newton-cg" per client
+Everywhere m and ell are numbers or one per client (theory.bounds), kinds is one of "gradient", "diagonal", "newton", "newton-cg" per client
 (fleet.updates), and a and b are what `fedhybrid` takes: a number, a tuple (gradient, newton), or an array with one per client.
 """
 
