@@ -16,7 +16,7 @@ NAMES = ("a", "b", "c", "d")
 UPDATES = {"a": "newton", "b": "gradient", "c": "newton", "d": "gradient"}
 METHODS = {
     "krylov": (("name", "krylov"),),
-    "fedhybrid": (("name", "fedhybrid"), ("a", (1.0, 1.0)), ("b", (0.05, 0.25)), ("mu", 0.3)),
+    "fedhybrid": (("name", "fedhybrid"),),
 }
 LOSSES = {"logistic": fh.logistic, "squared": fh.squared}
 

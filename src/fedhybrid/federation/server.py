@@ -5,6 +5,7 @@ from where the last one was. The answer is then that of the sites that are left,
 """
 
 import contextlib
+import math
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from .. import checkpoint as files
 from ..clients.remote import Remote
 from ..driver import Driver, Limits
 from ..numerics import scope
-from ..result import Result
+from ..result import COLUMNS, Result, Trace
 from ..status import QuorumLost
 from .events import Events, Listener
 from .exchange import Exchange, Gone
@@ -80,10 +81,13 @@ class Run:
             limits = Limits(terms.rounds.tol, terms.rounds.most, float("inf"))
             driver = Driver(objective, remote, algorithm, start, limits, None, None, start_given=epoch > 0)
             return driver.finish()
+        except QuorumLost as error:  # before the first round
+            self.events.tell("ended", status=str(error.status), why=str(error))
+            return nothing_done(error, start, terms, str(algorithm.spec))
         except Gone as gone:
             self.events.tell("gone", sites=sorted(gone.names), why=gone.why)
             if len(gone.names) == terms.n:
-                raise QuorumLost(f"nobody is left: {gone.why}") from None
+                return nothing_done(QuorumLost(f"nobody is left: {gone.why}"), start, terms, str(algorithm.spec))
             x = np.asarray(start if driver is None else driver.state.x0)
             record = Record({"kind": "gone", "names": sorted(gone.names), "why": gone.why}, x)
             journal.add(*record)
@@ -111,3 +115,29 @@ class Run:
         if largest is not None and result.m_hat > 0:
             notes.append(f"A site that lies within the agreed largest gradient moves the answer by at most {largest / result.m_hat:.3g}.")
         return replace(result, notes=(*result.notes, *notes))
+
+
+def nothing_done(error: QuorumLost, start: Any, terms: Terms, algorithm: str) -> Result:
+    """The result of a run that never began."""
+    x = np.asarray(start)
+    rows = {name: np.zeros((0, x.size) if name == "x0" else 0) for name in COLUMNS}
+    return Result(
+        x=x,
+        status=error.status,
+        message=f"{error.status.sentence[0].upper()}{error.status.sentence[1:]}. {error}",
+        rounds=0,
+        floats_up=0,
+        floats_down=0,
+        flops=0.0,
+        seconds=0.0,
+        gradient_norm=math.inf,
+        rounding=0.0,
+        error_bound=math.inf,
+        m_hat=0.0,
+        kappa_hat=None,
+        trace=Trace(start=x, **rows),
+        x_clients=None,
+        lam_clients=None,
+        algorithm=algorithm,
+        names=terms.names,
+    )

@@ -247,9 +247,8 @@ class Site:
         leaves = jax.tree.leaves(memory.local, is_leaf=_is_derived)
         kept = [np.asarray(leaf) for leaf in leaves if not _is_derived(leaf)]
         derived = tuple(np.asarray(part) for leaf in leaves if _is_derived(leaf) for part in jax.tree.leaves(leaf))
-        if len(derived) != len(self.saved_derived) or any(
-            not np.array_equal(*pair) for pair in zip(derived, self.saved_derived, strict=True)
-        ):
+        same = len(derived) == len(self.saved_derived) and all(map(np.array_equal, derived, self.saved_derived))
+        if not same:
             files.save(self._folder / "derived", self._identity, Snapshot({}, {f"derived.{k}": part for k, part in enumerate(derived)}))
             self.saved_derived = derived
         scalars = {"name": memory.name, "round": memory.round, "question": memory.question, "sites": list(memory.sites)}
