@@ -131,7 +131,7 @@ def test_with_bridging_random_absence_leaves_the_answer_exact(rate, tmp_path):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_site_that_is_gone_for_good_is_left_out_if_the_policy_says_so(method, tmp_path):
-    terms = terms_of(method, "squared", absent="drop", patience=0.5, deadline=0.5)
+    terms = terms_of(method, "squared", absent="drop", patience=5.0, deadline=5.0)
     warm = Federation(tmp_path / "warm", terms_of(method, "squared"))
     warm.run()
     federation = Federation(tmp_path / "gone", terms)
@@ -147,7 +147,7 @@ def test_a_site_that_is_gone_for_good_is_left_out_if_the_policy_says_so(method, 
 
 @pytest.mark.parametrize("absent", ["wait", "abort"])
 def test_otherwise_the_run_ends_and_says_who_did_not_answer(absent, tmp_path):
-    terms = terms_of("krylov", "squared", absent=absent, patience=0.4, deadline=0.2)
+    terms = terms_of("krylov", "squared", absent=absent, patience=5.0, deadline=5.0)
     Federation(tmp_path / "warm", terms_of("krylov", "squared")).run()
     federation = Federation(tmp_path / "gone", terms)
     result = federation.run(Faulty(federation, away=lambda name, count: name == "c" and count > 5))

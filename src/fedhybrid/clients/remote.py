@@ -22,6 +22,7 @@ from ..federation.journal import Journal, Record
 from ..federation.protocol import Protocol
 from ..federation.terms import Terms
 from ..status import CheckpointError, InvalidConfig
+from ..watch import norm
 from .base import Local, Meter, decoded
 
 Array = Any
@@ -160,9 +161,11 @@ class Remote:
         largest = self.terms.rounds.largest_gradient
 
         def wrong(row: np.ndarray) -> str:
+            if not up.whole_where_it_must_be(row):
+                return "holds fractions where whole numbers belong."
             if largest is None or implied is None:
                 return ""
-            size = float(np.linalg.norm(np.asarray(implied(up.unpack(row)))))
+            size = float(norm(jnp.asarray(implied(up.unpack(row)))))  # one that does not overflow
             return "" if size <= largest else f"implies a gradient of norm {size:.3g}; the largest that was agreed is {largest:g}."
 
         return wrong

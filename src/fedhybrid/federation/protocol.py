@@ -56,6 +56,16 @@ class Shape:
             at += values.size
         return row
 
+    def whole_where_it_must_be(self, row: np.ndarray) -> bool:
+        """Whether entries that stand for whole numbers are such."""
+        at = 0
+        for leaf in self.leaves:
+            values = row[at : at + leaf.size]
+            at += leaf.size
+            if leaf.dtype.kind != "f" and not np.all((np.abs(values) <= LARGEST_WHOLE) & (values == np.rint(values))):
+                return False
+        return True
+
     def unpack(self, row: np.ndarray) -> Any:
         parts, at = [], 0
         for leaf in self.leaves:

@@ -193,7 +193,7 @@ class Site:
         if not 0 <= number < len(known.questions):
             raise Refused("question", f"is asked for number {number}, which this method does not have.")
         _, down, up = known.questions[number]
-        if len(question.body) != down.floats:
+        if len(question.body) != down.floats or not down.whole_where_it_must_be(question.body):
             raise Refused("question", "does not have the shape that its question has.")
         local, sent = _round(known.questions[number].fn, self.me, memory.local, *down.unpack(question.body))
         answer = up.pack(sent)
