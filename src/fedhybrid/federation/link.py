@@ -1,0 +1,27 @@
+"""The seam between the server's arithmetic and the network: opaque bytes, and sites by their names."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from fedhybrid.status import InvalidConfig
+
+Answer = Callable[[bytes], bytes]  # the site's side: question → answer. It never raises; errors are answers
+
+
+class Link(Protocol):
+    """The server's side."""
+
+    def push(self, messages: Mapping[str, bytes]) -> None:
+        """Send each named site its question. Returns at once; a site that is away gets it when it is back."""
+
+    def pull(self, timeout: float) -> list[tuple[str, bytes]]:
+        """Answers as they come, each with the name of the site that gave it; [] if none came in `timeout` seconds."""
+
+    def present(self) -> frozenset[str]:
+        """The sites that are connected now, as far as is known."""
+
+    def close(self) -> None: ...
+
+
+class ConnectionRefused(InvalidConfig):
+    """A connection that will not come about, however often it is tried: the message says why and what to do."""
