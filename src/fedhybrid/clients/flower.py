@@ -7,7 +7,7 @@ error replies have the SuperLink as their source.
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,10 +59,19 @@ class Question:
 
 
 class GridLink:
-    """A Link over a Grid. `names`: each registered public key (PEM) and the name of its site; other nodes are not seen."""
+    """A Link over a Grid. `names`: each registered public key (PEM) and the name of its site; other nodes are not seen.
 
-    def __init__(self, grid: Grid, names: Mapping[bytes, str]) -> None:
-        self.grid, self.names = grid, dict(names)
+    `sent` is called after questions have gone out. `wait` waits so many seconds at most, less where it knows that an answer came.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        names: Mapping[bytes, str],
+        sent: Callable[[], None] = lambda: None,
+        wait: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self.grid, self.names, self._sent, self._wait = grid, dict(names), sent, wait
         self.refused: dict[str, int] = {}  # replies that were an error or not of the agreed form, by site
         self._open: dict[str, Question] = {}
         self._nodes: dict[str, tuple[int, str]] = {}
@@ -90,7 +99,7 @@ class GridLink:
             left = deadline - time.monotonic()
             if answers or left <= 0:
                 return answers
-            time.sleep(min(pause, left))
+            self._wait(min(pause, left))
             pause = min(1.5 * pause, LAST_PAUSE)
 
     def present(self) -> frozenset[str]:
@@ -129,6 +138,7 @@ class GridLink:
                     question.ids.add(message_id)
                 else:  # the node is no longer there
                     question.went_to = None
+            self._sent()
 
     def _answers(self) -> Iterable[tuple[str, bytes]]:
         asked = {message_id: site for site, question in self._open.items() for message_id in question.ids}

@@ -144,10 +144,12 @@ class _Session:
                 self.client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=self.node, heartbeat_interval=HEARTBEAT))
 
     def answer_next(self, app: Callable[[Message, Context], Message], stop: threading.Event) -> None:
+        asked = time.monotonic()
         response = self.client.PullMessages(PullMessagesRequest(node=self.node))
         if not response.messages_list:
             stop.wait(self.pause)
-            self.pause = min(1.3 * self.pause, LAST_PAUSE)
+            held = time.monotonic() - asked > 2 * LAST_PAUSE  # by the front, which answers at once when there is a question
+            self.pause = FIRST_PAUSE if held else min(1.3 * self.pause, LAST_PAUSE)
             return
         self.pause = FIRST_PAUSE
         message = message_from_proto(response.messages_list[0])
@@ -155,8 +157,6 @@ class _Session:
         with _unless_run_is_over():
             try:
                 record = _Object(run, _leaf(response.message_object_trees[0])).wait_for(self.client, self.node, stop)
-                confirmation = ConfirmMessageReceivedRequest(node=self.node, run_id=run, message_object_id=message.metadata.message_id)
-                self.client.ConfirmMessageReceived(confirmation)
                 question = make_message(message.metadata, RecordDict({RECORD: record}))
                 reply = app(question, Context(run, self.node.node_id, {}, RecordDict(), {}))
             except (httpx.HTTPError, Unavailable):
@@ -164,6 +164,8 @@ class _Session:
             except Exception as error:  # a malformed question, or a mistake in `answer`: the server is told so, and no data
                 reply = Message(Error(code=0, reason=f"the site could not answer: {type(error).__name__}"), reply_to=message)
             self._push(reply)
+            confirmation = ConfirmMessageReceivedRequest(node=self.node, run_id=run, message_object_id=message.metadata.message_id)
+            self.client.ConfirmMessageReceived(confirmation)
 
     def _push(self, reply: Message) -> None:
         proto, tree, objects = _taken_apart(reply)
@@ -183,6 +185,7 @@ class Run(HttpGrid):
         self._verify: ssl.SSLContext | bool = False if ca is None else _trusting(ca)
         self._secret, self._sites, self._fab = secret, dict(sites), fab or app_bundle()
         self._coming: dict[str, _Object] = {}  # replies that were announced, by the question's id
+        self._taken: list[str] = []  # replies that may be deleted
         self._over, self._lock = threading.Event(), threading.RLock()
 
     def start(self) -> None:
@@ -204,6 +207,7 @@ class Run(HttpGrid):
             TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = task.task_id, task.run.run_id, task.context.node_id
             self.set_run(run_from_proto(task.run))
             self._coming.clear()
+            self._taken.clear()
             self._over = threading.Event()
             threading.Thread(target=self._beat, args=(self._client, self._over), daemon=True).start()
 
@@ -232,6 +236,9 @@ class Run(HttpGrid):
         """Replies that are complete; those that are still being uploaded come in a later call, or as errors."""
         wanted = set(message_ids)
         with self._lock, _as_connection_error():
+            while self._taken:  # here, and not at once, for now the sites are at work
+                taken = ConfirmMessageReceivedRequest(node=self.node, run_id=self.run.run_id, message_object_id=self._taken.pop())
+                self._runtime_client.ConfirmMessageReceived(taken)
             for stale in self._coming.keys() - wanted:
                 del self._coming[stale]
             replies: list[Message] = []
@@ -248,6 +255,7 @@ class Run(HttpGrid):
                 reply = coming.reply(self._runtime_client, self.node)
                 if reply is not None:
                     del self._coming[question]
+                    self._taken.append(coming.message_id)
                     replies.append(reply)
             return replies
 
@@ -277,6 +285,10 @@ class _Object:
     def __init__(self, run: int, identity: str, message: Message | None = None) -> None:
         self.run, self.identity, self.message, self.until = run, identity, message, time.monotonic() + OBJECT
 
+    @property
+    def message_id(self) -> str:
+        return "" if self.message is None else str(self.message.metadata.message_id)
+
     def fetch(self, client: Any, node: Node) -> ConfigRecord | None:
         response = client.PullObject(PullObjectRequest(node=node, run_id=self.run, object_id=self.identity))
         if response.object_found and response.object_available:
@@ -297,8 +309,6 @@ class _Object:
             record = self.fetch(client, node)
             if record is None:
                 return None
-            confirmation = ConfirmMessageReceivedRequest(node=node, run_id=self.run, message_object_id=self.message.metadata.message_id)
-            client.ConfirmMessageReceived(confirmation)
             return make_message(self.message.metadata, RecordDict({RECORD: record}))
         except httpx.HTTPError:
             raise

@@ -183,7 +183,7 @@ class Server:
             stack.callback(self.front.close)
             self.port = self.front.port
             self.run = Run(f"127.0.0.1:{self._inner}", self._ca, self._secret, sites, self._fab)
-            self.link: GridLink = _WatchedLink(self.run, {key: name for name, key in sites.items()}, self.superlink)
+            self.link: GridLink = _WatchedLink(self.run, {key: name for name, key in sites.items()}, self.superlink, self.front)
             stack.callback(self.superlink.close)
             stack.callback(self.run.finish)
             self.superlink.start()
@@ -225,10 +225,10 @@ class Server:
 
 
 class _WatchedLink(GridLink):
-    """A GridLink that ends with a sentence when the SuperLink has failed for good."""
+    """A GridLink that hears from the front when to look, and ends with a sentence when the SuperLink has failed for good."""
 
-    def __init__(self, run: Run, names: Mapping[bytes, str], process: Process) -> None:
-        super().__init__(run, names)
+    def __init__(self, run: Run, names: Mapping[bytes, str], process: Process, front: Front) -> None:
+        super().__init__(run, names, front.wake, lambda seconds: front.arrived.wait(seconds) and front.arrived.clear())
         self._process = process
 
     def push(self, messages: Mapping[str, bytes]) -> None:
