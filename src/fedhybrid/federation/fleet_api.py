@@ -13,6 +13,7 @@ import random
 import ssl
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -351,7 +352,9 @@ def _only_user(path: Path | None) -> Iterator[_Memory]:
 
 def app_bundle(files: Mapping[str, bytes] | None = None) -> bytes:
     """The app for stock nodes, as Flower ships it."""
-    return build_fab_from_files(files or {path.name: path.read_bytes() for path in APP.iterdir() if path.is_file()})[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # what Flower calls in another package
+        return build_fab_from_files(files or {path.name: path.read_bytes() for path in APP.iterdir() if path.is_file()})[0]
 
 
 def is_lawful(path: str, body: bytes) -> bool:
@@ -452,8 +455,11 @@ def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
 
 def _is_final(error: Exception) -> bool:
     tls = _tls_error(error)
-    cut_off = tls is not None and (isinstance(tls, ssl.SSLEOFError | ssl.SSLZeroReturnError) or "UNEXPECTED_EOF" in str(tls))
-    return (tls is not None and not cut_off) or _code(error) == NOT_REGISTERED
+    return (tls is not None and not _is_cut_off(tls)) or _code(error) == NOT_REGISTERED
+
+
+def _is_cut_off(tls: ssl.SSLError) -> bool:
+    return isinstance(tls, ssl.SSLEOFError | ssl.SSLZeroReturnError) or "UNEXPECTED_EOF" in str(tls)
 
 
 def _refusal(error: Exception, address: str, insecure: bool, since: float) -> ConnectionRefused:
@@ -468,6 +474,8 @@ def _refusal(error: Exception, address: str, insecure: bool, since: float) -> Co
             64: "the server's certificate is for other addresses: use its host name, or have one issued for this address",
         }
         why = known.get(tls.verify_code, "the server's certificate was not signed by the given CA: is ca.crt this federation's?")
+    elif tls is not None and _is_cut_off(tls):
+        why = "the server hung up while TLS was set up: is it the right port, does it speak TLS? It is tried again"
     elif tls is not None and any(word in str(tls) for word in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER", "PACKET_LENGTH")):
         why = "the server does not speak TLS there: is it the right port?"
     elif tls is not None and ("PROTOCOL" in str(tls) or "VERSION" in str(tls)):

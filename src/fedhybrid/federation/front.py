@@ -42,7 +42,7 @@ MAX_HEADER, MAX_BODY = 16 << 10, 16 << 10  # a body with an object in it has a l
 HANDSHAKE, HEADER, BODY, IDLE, UPSTREAM = 5.0, 10.0, 60.0, 75.0, 30.0
 REUSE = 2.0  # an idle connection to the SuperLink is closed by it after five seconds
 CLOCKS = 305.0
-PULL, PUSH, HOLD = "/v1/fleet/pull-messages", "/v1/fleet/push-messages", 5.0
+PULL, PUSH, HOLD = "/v1/fleet/pull-messages", "/v1/fleet/push-messages", 2.0
 
 
 class Refused(Exception):
@@ -83,44 +83,51 @@ class Front:
         self._open: dict[asyncio.Task[None], bool] = {}  # in order of arrival; whether it has shown a key
         self.arrived = threading.Event()
         self._news = asyncio.Event()
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="front", daemon=True)
 
     def start(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._main = self._loop.create_task(self._accept(self._loop))
         self._thread.start()
 
     def wake(self) -> None:
         """There are questions: let those who wait for one ask again."""
-        with contextlib.suppress(RuntimeError):  # closed already
-            self._loop.call_soon_threadsafe(self._wake)
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # closed already
+                self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
 
     def close(self) -> None:
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop)
+        if self._loop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._main.cancel)
             self._thread.join(10.0)
         self._socket.close()
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._main = self._loop.create_task(self._accept())
+        loop = self._loop
+        assert loop is not None  # noqa: S101
         with contextlib.suppress(asyncio.CancelledError):
-            self._loop.run_until_complete(self._main)
-        for task in self._open:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*self._open, return_exceptions=True))
-        self._loop.close()
+            loop.run_until_complete(self._main)
+        loop.close()
 
-    def _stop(self) -> None:
-        self._main.cancel()
+    async def _accept(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            await self._accept_each(loop)
+        finally:
+            tasks = list(self._open)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.sleep(0.05)  # transports close in the loop's next turns
 
-    async def _accept(self) -> None:
+    async def _accept_each(self, loop: asyncio.AbstractEventLoop) -> None:
         while True:
             try:
-                accepted, _ = await self._loop.sock_accept(self._socket)
+                accepted, _ = await loop.sock_accept(self._socket)
             except OSError:  # out of descriptors, or the caller is gone already
                 await asyncio.sleep(0.1)
                 continue
@@ -128,9 +135,15 @@ class Front:
                 accepted.close()
                 continue
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            task = self._loop.create_task(self._connection(accepted))
+            mine = [accepted]
+            task = loop.create_task(self._connection(loop, mine))
             self._open[task] = False
-            task.add_done_callback(lambda done: self._open.pop(done, None))
+            task.add_done_callback(lambda done, mine=mine: self._ended(done, mine))  # type: ignore[misc]
+
+    def _ended(self, task: "asyncio.Task[None]", unused: list[socket.socket]) -> None:
+        self._open.pop(task, None)
+        for accepted in unused:  # its task was ended before it began
+            accepted.close()
 
     def _make_room(self) -> bool:
         """End the oldest connection that has shown no key."""
@@ -141,19 +154,20 @@ class Front:
                 return True
         return False
 
-    async def _connection(self, accepted: socket.socket) -> None:
+    async def _connection(self, loop: asyncio.AbstractEventLoop, mine: list[socket.socket]) -> None:
+        accepted = mine.pop()
         reader = asyncio.StreamReader(limit=1 << 16)
         protocol = asyncio.StreamReaderProtocol(reader)
         timeout = None if self._context is None else HANDSHAKE
         try:
             transport, _ = await asyncio.wait_for(
-                self._loop.connect_accepted_socket(lambda: protocol, accepted, ssl=self._context, ssl_handshake_timeout=timeout),
+                loop.connect_accepted_socket(lambda: protocol, accepted, ssl=self._context, ssl_handshake_timeout=timeout),
                 HANDSHAKE + 1.0,
             )
         except (OSError, TimeoutError, asyncio.CancelledError):
             accepted.close()
             return
-        client = _Peer(h11.SERVER, reader, asyncio.StreamWriter(transport, protocol, reader, self._loop))
+        client = _Peer(h11.SERVER, reader, asyncio.StreamWriter(transport, protocol, reader, loop))
         upstream = _Upstream(self._upstream_port, self._upstream_context)
         try:
             await self._requests(client, upstream)
@@ -199,6 +213,10 @@ class Front:
         path = request.target.decode("ascii", "replace")
         if request.method != b"POST" or path not in PATHS:
             raise Refused(404, "there is nothing here")
+        if any(name == b"transfer-encoding" for name, _ in request.headers):
+            raise Refused(411, "a request says how long it is")
+        if sum(len(name) + len(value) for name, value in request.headers) > MAX_HEADER:
+            raise Refused(431, f"headers may have {MAX_HEADER} bytes here")
         return path
 
     def _signer(self, headers: dict[bytes, bytes], before: bytes | None) -> bytes:
