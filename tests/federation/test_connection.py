@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from flwr.proto.runtime_pb2 import PushTaskOutputRequest
+
 from fedhybrid.federation.fleet_api import app_bundle, is_lawful
 from fedhybrid.federation.front import Front
 from fedhybrid.federation.link import ConnectionRefused
@@ -81,6 +83,25 @@ def test_a_killed_superlink_is_started_again_and_nothing_is_lost(federation):
     assert answers == dict.fromkeys(NAMES, b"owt")
     assert server.superlink.pid != before
     assert federation.ask(dict.fromkeys(NAMES, b"three")) == dict.fromkeys(NAMES, b"eerht")
+
+
+def test_a_run_that_the_superlink_has_given_up_is_followed_by_another(running):
+    stop, run = running.threads(dict.fromkeys(NAMES, backwards)), running.server.run
+    before = run.run.run_id
+    running.server.link.push(dict.fromkeys(NAMES, b"one"))
+    run._client.PushTaskOutput(PushTaskOutputRequest(sub_status="failed", details=""))  # as when this machine slept for more than a minute
+    answers = {}
+    while len(answers) < len(NAMES):
+        answers.update(running.server.link.pull(1.0))
+    assert answers == dict.fromkeys(NAMES, b"eno")
+    assert run.run.run_id != before
+    stop.set()
+
+
+def test_what_is_no_address_is_refused(running):
+    for address in ("", "fl.example.org", "https://fl.example.org:1", "a:0", "a:70000", "a b:1", "a:1/x", "[::1"):
+        with pytest.raises(InvalidConfig, match="is not an address"):
+            running.site(NAMES[0], address=address)
 
 
 def test_altered_app_code_from_the_server_does_nothing_at_a_direct_site(federation, tmp_path):

@@ -87,7 +87,10 @@ def test_an_old_tls_version_is_refused(running, version):
         context.load_verify_locations(running.folder / keys.CA)
         context.set_ciphers("ALL:@SECLEVEL=0")  # else this end would not even offer it
         context.minimum_version = context.maximum_version = version
-    with socket.create_connection(("127.0.0.1", running.server.port), 10) as plain, pytest.raises(ssl.SSLError, match="VERSION|PROTOCOL|EOF"):
+    with (
+        socket.create_connection(("127.0.0.1", running.server.port), 10) as plain,
+        pytest.raises(ssl.SSLError, match=r"VERSION|PROTOCOL|EOF"),
+    ):
         context.wrap_socket(plain, server_hostname="127.0.0.1")
 
 
@@ -95,7 +98,10 @@ def test_an_old_tls_version_is_refused(running, version):
 def test_a_newer_tls_version_is_accepted(running, version):
     context = ssl.create_default_context(cafile=running.folder / keys.CA)
     context.minimum_version = context.maximum_version = version
-    with socket.create_connection(("127.0.0.1", running.server.port), 10) as plain, context.wrap_socket(plain, server_hostname="::1") as tls:
+    with (
+        socket.create_connection(("127.0.0.1", running.server.port), 10) as plain,
+        context.wrap_socket(plain, server_hostname="::1") as tls,
+    ):
         assert tls.version() == version.name.replace("_", ".")
 
 
@@ -174,11 +180,31 @@ def test_an_old_signature_is_refused(running):
 
 
 def test_a_stranger_with_the_certificate_of_the_authority_can_do_nothing(running, another):
-    elsewhere = ["/", "/docs", "/openapi.json", "/health", "/v1/fleet", "/v1/fleet/", "/v1/fleet/register-node", "/v1/fleet/unregister-node"]
-    elsewhere += [f"/v1/control/{name}" for name in ("start-run", "register-node", "list-nodes", "list-runs", "stop-run", "list-federations")]
+    elsewhere = [
+        "/",
+        "/docs",
+        "/openapi.json",
+        "/health",
+        "/v1/fleet",
+        "/v1/fleet/",
+        "/v1/fleet/register-node",
+        "/v1/fleet/unregister-node",
+    ]
+    elsewhere += [
+        f"/v1/control/{name}" for name in ("start-run", "register-node", "list-nodes", "list-runs", "stop-run", "list-federations")
+    ]
     elsewhere += [f"/v1/runtime/{name}" for name in ("acquire-task", "get-nodes", "push-messages", "pull-messages", "create-task")]
-    elsewhere += ["/v1/fleet/../control/list-runs", "/v1/fleet/%2e%2e/control/list-runs", "//v1/control/list-runs", "/V1/FLEET/ACTIVATE-NODE"]
-    elsewhere += ["/v1/fleet/activate-node?x=/v1/control/list-runs", "/v1/fleet/activate-node/", "/v1/fleet/activate-node/../../control/start-run"]
+    elsewhere += [
+        "/v1/fleet/../control/list-runs",
+        "/v1/fleet/%2e%2e/control/list-runs",
+        "//v1/control/list-runs",
+        "/V1/FLEET/ACTIVATE-NODE",
+    ]
+    elsewhere += [
+        "/v1/fleet/activate-node?x=/v1/control/list-runs",
+        "/v1/fleet/activate-node/",
+        "/v1/fleet/activate-node/../../control/start-run",
+    ]
     nodes = {node.node_id for node in running.server.run.get_nodes()}
     own, registered = (keys.private_key(folder / keys.SITES / NAMES[0]) for folder in (another, running.folder))
     for key in (None, own, registered):  # even a site that is registered may ask for nothing else
@@ -199,7 +225,10 @@ def raw(running, method, path, headers):
     """A request whose path no library has tidied up."""
     context = ssl.create_default_context(cafile=running.folder / keys.CA)
     lines = [f"{method} {path} HTTP/1.1", "host: x", "content-length: 0", *(f"{name}: {value}" for name, value in headers.items())]
-    with socket.create_connection(("127.0.0.1", running.server.port), 10) as plain, context.wrap_socket(plain, server_hostname="localhost") as tls:
+    with (
+        socket.create_connection(("127.0.0.1", running.server.port), 10) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as tls,
+    ):
         tls.sendall("\r\n".join([*lines, "", ""]).encode())
         answer = b""
         while part := tls.recv(4096):
@@ -218,16 +247,14 @@ def test_smuggled_and_malformed_requests_are_cut_off(running):
         start + "content-length: 9\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\nPOST /v1/control/list-runs HTTP/1.1\r\nhost: x\r\n\r\n",
         start + "content-length: 8796093022208\r\n\r\n" + "x" * 100_000,
         start + "x: " + "y" * 40_000 + "\r\n\r\n",
-        "\r\n".join(["GET / HTTP/0.9", "", ""]),
+        "GET / HTTP/0.9\r\n\r\n",
         "\x16\x03\x01 rubbish\r\n\r\n" * 10,
     ):
-        with socket.create_connection(("127.0.0.1", running.server.port), 10) as plain:
-            with context.wrap_socket(plain, server_hostname="localhost") as tls:
-                answer = b""
-                with contextlib.suppress(ConnectionError, ssl.SSLError):
-                    tls.sendall(request.encode())
-                    while part := tls.recv(4096):
-                        answer += part
+        plain, answer = socket.create_connection(("127.0.0.1", running.server.port), 10), b""
+        with plain, context.wrap_socket(plain, server_hostname="localhost") as tls, contextlib.suppress(ConnectionError, ssl.SSLError):
+            tls.sendall(request.encode())
+            while part := tls.recv(4096):
+                answer += part
         assert b" 200 " not in answer, request[:200]
         assert b"run" not in answer, request[:200]
 

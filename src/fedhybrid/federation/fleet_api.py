@@ -5,10 +5,7 @@ code that the server ships is never even fetched. `Run` is the server's end: the
 """
 
 import contextlib
-import fcntl
-import ipaddress
 import logging
-import os
 import random
 import ssl
 import threading
@@ -38,7 +35,6 @@ from flwr.proto.runtime_pb2 import (
 )
 from flwr.supercore.constant import TaskType
 from flwr.supercore.control.control_http_client import ControlHttpClient
-from flwr.supercore.error import FlowerError
 from flwr.supercore.fab import Fab
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
@@ -51,10 +47,20 @@ from google.protobuf.message import DecodeError
 
 from fedhybrid.clients.flower import RECORD, client_app
 from fedhybrid.federation import keys
-from fedhybrid.federation.link import Answer, ConnectionRefused
+from fedhybrid.federation.connection import (
+    NOT_REGISTERED,
+    NodeMemory,
+    error_code,
+    host_of,
+    is_final,
+    is_loopback,
+    only_user,
+    refusal_of,
+    trusting,
+)
+from fedhybrid.federation.link import Answer
 from fedhybrid.status import InvalidConfig
 
-NOT_REGISTERED, TOO_EARLY = 4403, 2004  # our front's code, and Flower's
 HEARTBEAT, BEAT = 10.0, 4.0  # the shortest interval that Flower takes: a silent site counts as away after twice that; how often we send
 FIRST_PAUSE, LAST_PAUSE = 0.01, 0.25
 FIRST_BACKOFF, LAST_BACKOFF = 0.25, 8.0
@@ -81,16 +87,15 @@ class DirectSite:
         self.address, self.patience = address, patience
         self._key = keys.private_key(key)
         self._memory = None if memory is None else Path(memory)
-        self._context = None if ca is None else _trusting(ca)
-        host = address.rsplit(":", 1)[0].strip("[]")
-        if ca is None and not _is_loopback(host):
+        self._context = None if ca is None else trusting(ca)
+        if not is_loopback(host_of(address)) and ca is None:
             raise InvalidConfig(f"{address}: without a CA certificate nothing is encrypted, which is allowed on this machine only.")
         self.connected = threading.Event()
 
     def serve(self, answer: Answer, stop: threading.Event | None = None) -> None:
         """Answer questions until `stop` is set. Raises ConnectionRefused where trying again is no use."""
         stop, app, failures = stop or threading.Event(), client_app(answer), 0
-        with _only_user(self._memory) as memory:
+        with only_user(self._memory) as memory:
             since = time.monotonic()
             while not stop.is_set():
                 try:
@@ -99,27 +104,27 @@ class DirectSite:
                         while not stop.is_set():
                             session.answer_next(app, stop)
                             since = time.monotonic()
-                except (httpx.HTTPError, Unavailable) as error:
+                except (httpx.HTTPError, Unavailable, ValueError) as error:  # a ValueError where what came is no message of Flower's
                     self.connected.clear()
-                    refusal = _refusal(error, self.address, self._context is None, since)
+                    refusal = refusal_of(error, self.address, self._context is None, time.monotonic() - since)
                     log.info("%s", refusal)
-                    if _is_final(error) or (self.patience is not None and time.monotonic() - since > self.patience):
+                    if is_final(error) or (self.patience is not None and time.monotonic() - since > self.patience):
                         raise refusal from None
                     stop.wait(min(FIRST_BACKOFF * 2**failures, LAST_BACKOFF) * random.uniform(0.5, 1.0))
                     failures = min(failures + 1, 10)
 
     @contextlib.contextmanager
-    def _session(self, memory: "_Memory", stop: threading.Event) -> Iterator["_Session"]:
+    def _session(self, memory: NodeMemory, stop: threading.Event) -> Iterator["_Session"]:
         scheme = "http" if self._context is None else "https"
         client = FleetHttpClient(f"{scheme}://{self.address}", interceptors=[NodeAuthHttpInterceptor(self._key, self._key.public_key())])
         _replace_transport(client, self._context or False, trust_env=True)
         with client:
-            if (left_over := memory.read()) is not None:
+            if (left_over := memory.node_id) is not None:
                 with contextlib.suppress(httpx.HTTPStatusError):  # this site's own last connection, if the SuperLink still has it
                     client.DeactivateNode(DeactivateNodeRequest(node_id=left_over))
             request = ActivateNodeRequest(public_key=keys.public_pem(self._key), heartbeat_interval=HEARTBEAT)
             session = _Session(client, Node(node_id=client.ActivateNode(request).node_id))
-            memory.write(session.node.node_id)
+            memory.keep(session.node.node_id)
             self.connected.set()
             session.heart.start()
             try:
@@ -183,10 +188,11 @@ class Run(HttpGrid):
 
     def __init__(self, address: str, ca: Path | None, secret: bytes, sites: Mapping[str, bytes], fab: bytes | None = None) -> None:
         super().__init__(address, ca is None, token="none yet")
-        self._verify: ssl.SSLContext | bool = False if ca is None else _trusting(ca)
+        self._verify: ssl.SSLContext | bool = False if ca is None else trusting(ca)
         self._secret, self._sites, self._fab = secret, dict(sites), fab or app_bundle()
         self._coming: dict[str, _Object] = {}  # replies that were announced, by the question's id
         self._taken: list[str] = []  # replies that may be deleted
+        self._is_over = False
         self._over, self._lock = threading.Event(), threading.RLock()
 
     def start(self) -> None:
@@ -209,6 +215,7 @@ class Run(HttpGrid):
             self.set_run(run_from_proto(task.run))
             self._coming.clear()
             self._taken.clear()
+            self._is_over = False
             self._over = threading.Event()
             threading.Thread(target=self._beat, args=(self._client, self._over), daemon=True).start()
 
@@ -220,14 +227,14 @@ class Run(HttpGrid):
         self._close_client()
 
     def get_nodes(self) -> Iterable[Any]:
-        with self._lock, _as_connection_error():
+        with self._lock, self._renewed_if_over():
             return super().get_nodes()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """The ids of the messages, in order; "" for a node that is not there any more."""
         protos, trees, objects = zip(*[_taken_apart(message) for message in messages], strict=True)
         request = PushAppMessagesRequest(messages_list=protos, message_object_trees=trees)
-        with self._lock, _as_connection_error():
+        with self._lock, self._renewed_if_over():
             response = self._runtime_client.PushMessages(request)
             every = sorted((item for message in objects for item in message), key=lambda item: item[0])
             _push_objects(self._runtime_client, self.node, self.run.run_id, every, response)
@@ -236,7 +243,7 @@ class Run(HttpGrid):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Replies that are complete; those that are still being uploaded come in a later call, or as errors."""
         wanted = set(message_ids)
-        with self._lock, _as_connection_error():
+        with self._lock, self._renewed_if_over():
             while self._taken:  # here, and not at once, for now the sites are at work
                 taken = ConfirmMessageReceivedRequest(node=self.node, run_id=self.run.run_id, message_object_id=self._taken.pop())
                 self._runtime_client.ConfirmMessageReceived(taken)
@@ -259,6 +266,18 @@ class Run(HttpGrid):
                     self._taken.append(coming.message_id)
                     replies.append(reply)
             return replies
+
+    @contextlib.contextmanager
+    def _renewed_if_over(self) -> Iterator[None]:
+        """After a call that the SuperLink refused because the run is over (our heartbeat lapsed), the next one starts a new run."""
+        if self._is_over:
+            self.start()
+        with _as_connection_error():
+            try:
+                yield
+            except httpx.HTTPStatusError as error:
+                self._is_over = error.response.status_code in (401, 403)
+                raise
 
     def _beat(self, client: RuntimeHttpClient, over: threading.Event) -> None:
         while not over.wait(BEAT):
@@ -305,7 +324,7 @@ class _Object:
         return record
 
     def reply(self, client: Any, node: Node) -> Message | None:
-        assert self.message is not None  # noqa: S101
+        assert self.message is not None
         try:
             record = self.fetch(client, node)
             if record is None:
@@ -315,39 +334,6 @@ class _Object:
             raise
         except Exception as error:  # bytes from a site that are no record
             return make_message(self.message.metadata, error=Error(code=0, reason=f"unreadable: {type(error).__name__}"))
-
-
-class _Memory:
-    """The node id of this site's last connection, in a locked file; or nowhere."""
-
-    def __init__(self, descriptor: int | None) -> None:
-        self.descriptor = descriptor
-
-    def read(self) -> int | None:
-        text = b"" if self.descriptor is None else os.pread(self.descriptor, 32, 0).strip()
-        return int(text) if text.isdigit() else None
-
-    def write(self, node_id: int) -> None:
-        if self.descriptor is not None:
-            os.pwrite(self.descriptor, b"%-24d" % node_id, 0)
-
-
-@contextlib.contextmanager
-def _only_user(path: Path | None) -> Iterator[_Memory]:
-    if path is None:
-        yield _Memory(None)
-        return
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise InvalidConfig(f"{path} cannot be written: {error.strerror}.") from None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield _Memory(descriptor)
-    except BlockingIOError:
-        raise ConnectionRefused(f"{path} is in use: this site is running already on this machine.") from None
-    finally:
-        os.close(descriptor)
 
 
 def app_bundle(files: Mapping[str, bytes] | None = None) -> bytes:
@@ -402,26 +388,10 @@ def _leaf(tree: ObjectTree) -> str:
     return str(record.object_id)
 
 
-def _trusting(ca: str | Path) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=str(ca))
-    except (OSError, ssl.SSLError) as error:
-        raise InvalidConfig(f"{ca} cannot be used as the CA certificate: {error.strerror or error}.") from None
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    return context
-
-
 def _replace_transport(client: Any, verify: ssl.SSLContext | bool, trust_env: bool) -> None:
     """No redirects, a limit on every wait, and (trust_env=False) no proxy between two processes of one machine."""
     client._client.close()
     client._client = httpx.Client(verify=verify, timeout=REQUEST, follow_redirects=False, trust_env=trust_env)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 @contextlib.contextmanager
@@ -429,7 +399,7 @@ def _unless_run_is_over() -> Iterator[None]:
     try:
         yield
     except httpx.HTTPStatusError as error:
-        if error.response.status_code != httpx.codes.FORBIDDEN or _code(error) == NOT_REGISTERED:
+        if error.response.status_code != httpx.codes.FORBIDDEN or error_code(error) == NOT_REGISTERED:
             raise
 
 
@@ -439,59 +409,3 @@ def _as_connection_error() -> Iterator[None]:
         yield
     except (httpx.HTTPError, RuntimeError) as error:  # a RuntimeError where another thread has closed the client
         raise ConnectionError(f"the SuperLink did not answer: {error}") from error
-
-
-def _code(error: Exception) -> int | None:
-    if isinstance(error, httpx.HTTPStatusError) and (known := FlowerError.from_json(error.response.text)):
-        return known.code
-    return None
-
-
-def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
-    while error is not None and not isinstance(error, ssl.SSLError):
-        error = error.__cause__ or error.__context__
-    return error
-
-
-def _is_final(error: Exception) -> bool:
-    tls = _tls_error(error)
-    return (tls is not None and not _is_cut_off(tls)) or _code(error) == NOT_REGISTERED
-
-
-def _is_cut_off(tls: ssl.SSLError) -> bool:
-    return isinstance(tls, ssl.SSLEOFError | ssl.SSLZeroReturnError) or "UNEXPECTED_EOF" in str(tls)
-
-
-def _refusal(error: Exception, address: str, insecure: bool, since: float) -> ConnectionRefused:
-    """Why there is no connection, in a sentence."""
-    tls, text = _tls_error(error), str(error)
-    status = error.response.status_code if isinstance(error, httpx.HTTPStatusError) else None
-    if isinstance(tls, ssl.SSLCertVerificationError):
-        known = {
-            9: "the server's certificate is not valid yet: check this machine's clock",
-            10: "the server's certificate has expired: it needs a new one (fedhybrid federation renew)",
-            62: "the server's certificate is for other host names: use one of them, or have one issued for this name",
-            64: "the server's certificate is for other addresses: use its host name, or have one issued for this address",
-        }
-        why = known.get(tls.verify_code, "the server's certificate was not signed by the given CA: is ca.crt this federation's?")
-    elif tls is not None and _is_cut_off(tls):
-        why = "the server hung up while TLS was set up: is it the right port, does it speak TLS? It is tried again"
-    elif tls is not None and any(word in str(tls) for word in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER", "PACKET_LENGTH")):
-        why = "the server does not speak TLS there: is it the right port?"
-    elif tls is not None and ("PROTOCOL" in str(tls) or "VERSION" in str(tls)):
-        why = "the server offers no TLS version from 1.2 on"
-    elif tls is not None:
-        why = f"TLS could not be set up ({tls.reason or tls})"
-    elif _code(error) == NOT_REGISTERED:
-        why = "this site's key is not registered there, or it was revoked: ask for its registration"
-    elif _code(error) == TOO_EARLY:
-        why = "this site's last connection has not lapsed yet, or another process uses the same key; it is tried again"
-    elif status == httpx.codes.UNAUTHORIZED:
-        why = "the server no longer knows this connection, or the clocks differ by more than five minutes; it is tried again"
-    elif status is not None:
-        why = f"the server answered with status {status}; it is tried again"
-    elif insecure and isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
-        why = "the server hung up: if it speaks TLS, give its CA certificate"
-    else:
-        why = f"no connection ({text or type(error).__name__}); it is tried again"
-    return ConnectionRefused(f"{address}: {why} (for {time.monotonic() - since:.0f} s).")

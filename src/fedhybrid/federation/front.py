@@ -4,8 +4,9 @@ The SuperLink itself listens on loopback: whoever reaches it may register nodes 
 signed by a registered key, and the others on it must bear the same key; else nothing of it reaches the SuperLink. A request is read
 whole, within its limits, before it is passed on. All waits have an end, and who has shown no key yet gives way to newcomers.
 
-A site that asks for questions when there are none is kept waiting a little, until `wake` says that there are new ones; and `arrived` is
-set when a site asks again after a reply. So neither end needs to ask the SuperLink over and over, at 5 ms of processor time each.
+A site that asks for questions when there are none is kept waiting a little, until `wake` says that there are new ones; and
+`wait_for_arrival` ends when a site asks again after a reply. So neither end needs to ask the SuperLink over and over, which costs it
+5 ms of processor time for every request.
 """
 
 import asyncio
@@ -81,7 +82,7 @@ class Front:
         self._socket = _listen(host, port, insecure=certificate is None)
         self.port: int = self._socket.getsockname()[1]
         self._open: dict[asyncio.Task[None], bool] = {}  # in order of arrival; whether it has shown a key
-        self.arrived = threading.Event()
+        self._arrived = threading.Event()
         self._news = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="front", daemon=True)
@@ -97,6 +98,11 @@ class Front:
             with contextlib.suppress(RuntimeError):  # closed already
                 self._loop.call_soon_threadsafe(self._wake)
 
+    def wait_for_arrival(self, seconds: float) -> None:
+        """Wait until a site has sent a whole reply, but not longer than this."""
+        self._arrived.wait(seconds)
+        self._arrived.clear()
+
     def _wake(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
@@ -109,7 +115,7 @@ class Front:
 
     def _run(self) -> None:
         loop = self._loop
-        assert loop is not None  # noqa: S101
+        assert loop is not None
         with contextlib.suppress(asyncio.CancelledError):
             loop.run_until_complete(self._main)
         loop.close()
@@ -193,7 +199,7 @@ class Front:
                 if not self._is_lawful(path, body):
                     raise Refused(400, "this is not a message that a site sends")
                 if replied and path == PULL:
-                    self.arrived.set()
+                    self._arrived.set()
                 replied = path == PUSH or (replied and path != PULL)
                 if path == PULL:
                     if asked is self._news:  # nothing can be there that was not there before

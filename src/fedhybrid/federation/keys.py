@@ -52,8 +52,8 @@ def create(folder: str | Path, sites: Iterable[str] = (), hosts: Iterable[str] =
         for name in (CA, CA_KEY, SERVER, SERVER_KEY):
             _refuse_to_overwrite(folder / name)
         authority, key = _authority(days)
-        _write(folder / CA_KEY, key.private_bytes(PEM, PKCS8, PLAIN))
-        _write(folder / CA, authority.public_bytes(PEM))
+        write_private(folder / CA_KEY, key.private_bytes(PEM, PKCS8, PLAIN))
+        write_private(folder / CA, authority.public_bytes(PEM))
         _issue(folder / SERVER, folder / SERVER_KEY, authority, key, hosts, days)
         for name in names:
             _write_pair(folder / SITES / name)
@@ -134,7 +134,7 @@ def make_loopback(folder: Path) -> tuple[Path, Path, Path]:
     """
     authority, key = _authority(days=3650)
     paths = folder / "loopback-ca.crt", folder / "loopback.crt", folder / "loopback.key"
-    _write(paths[0], authority.public_bytes(PEM), replace=True)
+    write_private(paths[0], authority.public_bytes(PEM), replace=True)
     _issue(paths[1], paths[2], authority, key, (), 3650, replace=True)
     return paths
 
@@ -165,8 +165,8 @@ def _issue(
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
     )
-    _write(key_file, key.private_bytes(PEM, PKCS8, PLAIN), replace)
-    _write(certificate, builder.sign(authority_key, hashes.SHA384()).public_bytes(PEM), replace)
+    write_private(key_file, key.private_bytes(PEM, PKCS8, PLAIN), replace)
+    write_private(certificate, builder.sign(authority_key, hashes.SHA384()).public_bytes(PEM), replace)
 
 
 def _certificate(
@@ -215,11 +215,11 @@ def _public_pem(path: Path) -> bytes:
 def _write_pair(path: Path, replace: bool = False) -> None:
     key = ec.generate_private_key(ec.SECP384R1())
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    _write(path, key.private_bytes(PEM, OPENSSH, PLAIN), replace)
-    _write(path.with_name(f"{path.name}.pub"), public + f" {path.name}\n".encode(), replace)
+    write_private(path, key.private_bytes(PEM, OPENSSH, PLAIN), replace)
+    write_private(path.with_name(f"{path.name}.pub"), public + f" {path.name}\n".encode(), replace)
 
 
-def _write(path: Path, data: bytes, replace: bool = False) -> None:
+def write_private(path: Path, data: bytes, replace: bool = False) -> None:
     """Write a private file: all of it or nothing. Where one is already it is left alone, unless it is to be replaced."""
     if not replace:
         _refuse_to_overwrite(path)

@@ -3,6 +3,8 @@
 Our process executes the run itself (`--isolation process`): no ServerApp is unpacked and started, no `flower-superexec`, no `flwr run`;
 the live view and Ctrl-C are ours, and the secret that a run's executor must show is known to nobody else on the machine. What is left is
 one SuperLink, in memory and on loopback. It dies with us, by the kernel's hand if need be: our own journal is what lasts.
+
+The other engine, `stock_site`, is an ordinary SuperNode, which unpacks and runs the app that the server ships.
 """
 
 import contextlib
@@ -60,7 +62,9 @@ def environment(home: Path) -> dict[str, str]:
     """Ours, with a home of its own for Flower, and nothing that calls out."""
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_LOG_LEVEL": "WARNING"}
     kept = {name: value for name, value in os.environ.items() if not name.startswith("FLWR_")}
-    return {**kept, **quiet, "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "FLWR_HOME": str(home), "PYTHONUNBUFFERED": "1"}
+    path = os.pathsep.join((sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)))  # a SuperNode looks for its children there
+    ours = {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "FLWR_HOME": str(home), "PATH": path, "PYTHONUNBUFFERED": "1"}
+    return {**kept, **quiet, **ours}
 
 
 class Process:
@@ -91,7 +95,8 @@ class Process:
     def start(self) -> None:
         """Returns when it is ready for the first time; ProcessFailed if it cannot be."""
         self._thread.start()
-        self._first.wait(READY + 2 * END)
+        if not self._first.wait(2 * READY + 2 * END):
+            self.failed = f"{self.name} was not ready after {2 * READY:.0f} s. Its messages are in {self.output}."
         self.check()
 
     def check(self) -> None:
@@ -199,7 +204,7 @@ class Server:
         if not self._insecure:
             self._ca, self._certificate, self._key = keys.make_loopback(home)
         self._secret_file = home / "secret"
-        keys._write(self._secret_file, self._secret, replace=True)
+        keys.write_private(self._secret_file, self._secret, replace=True)
 
     def _command(self) -> list[str]:
         tls = ["--insecure"]
@@ -207,9 +212,8 @@ class Server:
             tls = ["--ssl-ca-certfile", str(self._ca), "--ssl-certfile", str(self._certificate), "--ssl-keyfile", str(self._key)]
             tls += ["--enable-supernode-auth"]
         private = ["--isolation", "process", "--superexec-auth-secret-file", str(self._secret_file)]
-        return [*_script("flower-superlink"), "--host", "127.0.0.1", "--port", str(self._inner), *private, *tls] + [
-            "--disable-runtime-dependency-installation"
-        ]
+        where = ["--host", "127.0.0.1", "--port", str(self._inner)]
+        return [*_script("flower-superlink"), *where, *private, *tls, "--disable-runtime-dependency-installation"]
 
     def _begin(self, process: Process) -> None:
         _wait_for_port(self._inner, process)
@@ -228,7 +232,7 @@ class _WatchedLink(GridLink):
     """A GridLink that hears from the front when to look, and ends with a sentence when the SuperLink has failed for good."""
 
     def __init__(self, run: Run, names: Mapping[bytes, str], process: Process, front: Front) -> None:
-        super().__init__(run, names, front.wake, lambda seconds: front.arrived.wait(seconds) and front.arrived.clear())
+        super().__init__(run, names, front.wake, front.wait_for_arrival)
         self._process = process
 
     def push(self, messages: Mapping[str, bytes]) -> None:
