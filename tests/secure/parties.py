@@ -5,6 +5,7 @@ import hashlib
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
+
 from fedhybrid.secure.sums import Agreement, Mode, SecureServer, SecureSite, usual_threshold
 
 WHAT = hashlib.sha256(b"a question").digest()

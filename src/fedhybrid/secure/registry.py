@@ -1,7 +1,7 @@
 """The server's cupboard: every site's card, and the bundles that it has made ahead."""
 
 from .agreement import Agreement
-from .cards import ID, SEALED, Bundle, Card
+from .cards import ID, SEALED, Bundle, Card, verify_by_card
 from .errors import Reason, SecureError
 from .messages import MOST_BUNDLES
 from .wire import Reader, Writer, malformed
@@ -18,6 +18,9 @@ class Registry:
 
     def id(self, site: int) -> bytes:
         return self.cards[site].id(self.agreement.tag)
+
+    def verify(self, site: int, signature: bytes, body: bytes) -> None:
+        verify_by_card(self.cards[site], signature, body)
 
     def receive_card(self, site: int, reader: Reader) -> bool:
         """Whether it is a new one. A new card means that the site has lost what it knew: its bundles are worth nothing now."""

@@ -20,7 +20,7 @@ from .errors import SecureError as SecureError
 from .messages import Kind as Kind
 from .messages import Mode as Mode
 from .messages import Question as Question
-from .server import Phase as Phase
+from .openround import Phase as Phase
 from .server import Received as Received
 from .server import SecureServer as SecureServer
 from .server import Sum as Sum
