@@ -8,9 +8,9 @@ CHANGES   Of whoever answers, two trips (K. Bonawitz et al., 2017): masks from a
           of the dropped sites' keys. A site gives one or the other, once; a vector that comes late stays hidden.
           What is summed are changes against the last accepted values, so that the server's total is that of all sites (changes.py).
 
-Cost, bytes per site and round, n sites, c of them asked, d numbers in ℓ leaves:
-    SUM, BASE   down 107 + 6ℓ + 18c          up 168 + 8d
-    CHANGES     down 107 + 6ℓ + 150c, and 81 + 2·survivors + 82c      up 168 + 8d + (150 + 82n) per new bundle, and 199 + 34c
+Cost, bytes per site and round, n sites, c asked, s answering, d numbers in ℓ leaves:
+    SUM, BASE   down 111 + 6ℓ + 18c          up 164 + 8d
+    CHANGES     down 111 + 6ℓ + 150c, then 81 + 2s + 82c          up 164 + 8d + (150 + 82n) per new bundle, then 195 + 34c
 """
 
 from .agreement import Agreement as Agreement
