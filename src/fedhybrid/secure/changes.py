@@ -61,8 +61,8 @@ class Changes:
         parts = zip(split(encoded, scales), scales, strict=True)
         self.base, self.held = round_, {round_: tuple(Leaf(fixedpoint.as_objects(part.tolist()), s) for part, (_, s) in parts)}
 
-    def change(self, base: int, accepted: int, round_: int, values: Sequence[np.ndarray], scales: Scales, n: int) -> np.ndarray:
-        """What to send in this round. Nothing is remembered where it is refused."""
+    def change(self, base: int, accepted: int, values: Sequence[np.ndarray], scales: Scales, n: int) -> np.ndarray:
+        """What to send, int64; nothing is remembered of it yet."""
         if base != self.base or accepted not in self.held:
             raise SecureError(
                 Reason.STREAM_LOST, f"The values of round {accepted} (base {base}) are not kept here. A base round has to begin anew."
@@ -72,9 +72,13 @@ class Changes:
             raise SecureError(Reason.NOT_ALLOWED, "The parts of the vector have other sizes than in the base round.")
         parts = zip(last, values, scales, strict=True)
         changes = [_change(leaf, value, scale, n, j) for j, (leaf, value, (_, scale)) in enumerate(parts)]
-        new = tuple(leaf.plus(change, scale) for leaf, change, (_, scale) in zip(last, changes, scales, strict=True))
-        self.held = {accepted: last, round_: new}  # other rounds are over: the server has said which was accepted
         return np.concatenate(changes)
+
+    def sent(self, accepted: int, round_: int, whole: np.ndarray, scales: Scales) -> None:
+        """This is what was sent. Other rounds than these two are over: the server has said which one it accepted."""
+        last = self.held[accepted]
+        parts = zip(last, split(whole, scales), scales, strict=True)
+        self.held = {accepted: last, round_: tuple(leaf.plus(part, scale) for leaf, part, (_, scale) in parts)}
 
     def values(self, accepted: int) -> list[np.ndarray]:
         return [fixedpoint.real(leaf.whole, leaf.scale) for leaf in self.held[accepted]]

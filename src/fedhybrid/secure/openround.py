@@ -65,7 +65,7 @@ class OpenRound:
         if reader.count(self.question.size) != self.question.size:
             raise malformed(f"a vector that does not have {self.question.size} numbers")
         words = reader.words(self.question.size)
-        registry.store(site, registry.read_bundles(site, reader, ED))
+        registry.store(site, registry.read_bundles(site, reader))
         self.whole = self.whole + words
         self.answered.add(site)
         return True

@@ -1,7 +1,7 @@
 """The server's cupboard: every site's card, and the bundles that it has made ahead."""
 
 from .agreement import Agreement
-from .cards import ID, SEALED, Bundle, Card, verify_by_card
+from .cards import ED, ID, SEALED, Bundle, Card, verify_by_card
 from .errors import Reason, SecureError
 from .messages import MOST_BUNDLES
 from .wire import Reader, Writer, malformed
@@ -33,17 +33,22 @@ class Registry:
             self.cards[site], self.stock[site] = card, []
         return new
 
-    def read_bundles(self, site: int, reader: Reader, ending: int = 0) -> list[tuple[Bundle, bytes]]:
-        """Bundles at the end of a message, of which `ending` more bytes are a signature."""
+    def receive_bundles(self, site: int, data: bytes, reader: Reader) -> bool:
+        """Whether there was a new one among them."""
+        if site not in self.cards:
+            raise SecureError(Reason.UNKNOWN_CARD, f"{self.agreement.names[site]} sent bundles before its card: send hello().")
+        self.verify(site, data[-ED:], data[:-ED])
+        return self.store(site, self.read_bundles(site, reader))
+
+    def read_bundles(self, site: int, reader: Reader) -> list[tuple[Bundle, bytes]]:
+        """Bundles at the end of a signed message."""
         count = reader.number("B")
         if count > MOST_BUNDLES:
             raise malformed(f"{count} bundles")
         found = [(Bundle.read(reader), reader.raw(SEALED * self.agreement.n)) for _ in range(count)]
-        reader.raw(ending)
+        reader.raw(ED)
         reader.end()
         for bundle, _ in found:
-            if site not in self.cards:
-                raise SecureError(Reason.UNKNOWN_CARD, f"{self.agreement.names[site]} sent bundles before its card: send hello().")
             bundle.verify(self.cards[site], self.agreement.tag)
         return found
 

@@ -137,7 +137,7 @@ class SecureServer:
         if reader.number("H") != site:
             raise SecureError(Reason.UNVERIFIED, f"A message from {name} says that it is from another site. It was not used.")
         if kind == Kind.BUNDLES:
-            return Received(Kind.BUNDLES, self.registry.store(site, self.registry.read_bundles(site, reader)))
+            return Received(Kind.BUNDLES, self.registry.receive_bundles(site, data, reader))
         if kind == Kind.REFUSED:
             return self._refusal(reader)
         if kind not in (Kind.VECTOR, Kind.SHARES):

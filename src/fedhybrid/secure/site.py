@@ -91,7 +91,8 @@ class SecureSite:
         self.cards |= cards
         to = message(Kind.BUNDLES, self.agreement.tag).number("H", self.me)
         self._write_bundles(to, wanted)
-        return to.bytes()
+        body = to.bytes()
+        return body + self.keys.sign(body)
 
     def _write_bundles(self, to: Writer, wanted: int) -> None:
         if wanted > MOST_BUNDLES:
@@ -121,7 +122,7 @@ class SecureSite:
             raise SecureError(Reason.NOT_ALLOWED, f"{self.name} has values of other sizes than round {question.round} asks for.")
         n = self.agreement.n
         if question.mode == Mode.CHANGES:
-            whole = self.changes.change(question.base, question.accepted, question.round, leaves, question.leaves, n)
+            whole = self.changes.change(question.base, question.accepted, leaves, question.leaves, n)
         else:
             parts = zip(leaves, question.leaves, strict=True)
             whole = np.concatenate([fixedpoint.encode(leaf, scale, n, leaf=j) for j, (leaf, (_, scale)) in enumerate(parts)])
@@ -207,6 +208,8 @@ class SecureSite:
         """Nothing of a round is remembered until it is certain to be answered."""
         if question.mode == Mode.BASE:
             self.changes.begin(question.round, whole, question.leaves)
+        if question.mode == Mode.CHANGES:
+            self.changes.sent(question.accepted, question.round, whole, question.leaves)
         if question.mode != Mode.CHANGES:
             self.enrolled, self.everyones_step = tuple(seat.site for seat in question.seats), question.step
         for seat in question.seats:
