@@ -94,7 +94,7 @@ class Accountant:
 
     @property
     def label(self) -> str:
-        return f"dp({math.ceil(1e3 * self.epsilon) / 1e3:g}, {self.delta:g})"
+        return f"dp({math.ceil(1e3 * self.epsilon - 1e-6) / 1e3:g}, {self.delta:g})"
 
 
 def epsilon(rho: float, delta: float) -> float:

@@ -161,6 +161,8 @@ class SecureSite:
     def _check_everyone(self, question: Question, cohort: tuple[int, ...]) -> None:
         if len(cohort) < self.least:
             raise self._too_few(question.round, len(cohort), self.least)
+        if question.step <= self.opened_step:
+            raise self._summed(question)
         if cohort != self.enrolled:
             if not self.agreement.departures or not set(cohort) < set(self.enrolled):
                 raise SecureError(
@@ -175,7 +177,7 @@ class SecureSite:
             raise self._too_few(question.round, len(cohort), fewest)
         if not set(cohort) <= set(self.enrolled):
             raise SecureError(Reason.NOT_ALLOWED, f"Round {question.round} is with a site that has left.")
-        if question.step <= self.opened_step:
+        if question.step <= max(self.opened_step, self.everyones_step):
             raise self._summed(question)
         for seat in question.seats:
             if seat.bundle is None:
@@ -256,7 +258,7 @@ class SecureSite:
     def _summed(self, question: Question) -> SecureError:
         return SecureError(
             Reason.ALREADY_SUMMED,
-            f"{self.name} has helped to open a sum of step {question.step}. A second one over other sites would give the difference away.",
+            f"{self.name} has taken part in a sum of step {question.step} or a later one. Another, over other sites, would tell too much.",
         )
 
     # Between processes ----------------------------------------------------------------------------------------------------------
