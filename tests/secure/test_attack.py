@@ -87,7 +87,7 @@ def test_from_plain_messages_it_recovers_the_row_of_a_site_that_has_one(recorded
 
 def secure_views(z, away=lambda step: ()):
     """The same fit's messages under secure sums, and what is left to the server: masked words by site, and the means."""
-    party = Party(5, 3, bundles=3)
+    party = Party(5, 4, bundles=3)
     words, means = {name: [] for name in NAMES}, []
     for step, row in enumerate(z, start=1):
         party.values = {name: [value] for name, value in zip(NAMES, row, strict=True)}

@@ -66,14 +66,14 @@ class Network:
             self.stale += 1
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_under_all_faults_the_total_is_the_plain_sum_of_what_was_accepted(seed):
     rng = np.random.default_rng(seed)
     party = started(8, 5)
     network = Network(party, rng, 0.2)
     accepted = {name: whole(np.ones(D)) for name in party.names}
     finished = 0
-    for step in range(2, 52):
+    for step in range(2, 42):
         party.values = {name: [rng.normal(size=D) * 10.0 ** rng.integers(-6, 3)] for name in party.names}
         present = [name for name in party.names if not network.bad()]
         short = [name for name in party.names if not party.server.registry.stock[party.agreement.number(name)]]
@@ -95,18 +95,18 @@ def test_under_all_faults_the_total_is_the_plain_sum_of_what_was_accepted(seed):
             accepted[name] = whole(party.values[name][0])
         assert [int(v) for v in party.server.total.leaves[0].whole] == [int(v) for v in sum(accepted.values())]
         assert np.array_equal(result.leaves[0], fixedpoint.decode(sum(accepted.values()), 40))
-    assert finished >= 20
+    assert finished >= 15
     assert network.stale > 5
 
 
 def test_a_scale_that_changes_in_every_round_leaves_no_error_behind():
     rng = np.random.default_rng(0)
-    party = started(5, 3, scales=(0, 200))
+    party = started(6, 4, scales=(0, 200))
     for step in range(2, 40):
         scale = int(rng.integers(10, 150)) if step < 39 else 150
         size = 2.0 ** (55 - max(scale, 0)) if step < 39 else 2.0**-96
         away = party.names[: rng.integers(3)] if step < 39 else ()
-        last = party.server.total.real()[0] / 5
+        last = party.server.total.real()[0] / 6
         party.values = {name: [last + size * rng.normal(size=D)] for name in party.names}
         took_part = ()
         with contextlib.suppress(SecureError):  # where changes are too large for this scale, sites refuse
@@ -165,7 +165,7 @@ def test_sums_of_everyone_in_between_leave_the_total_alone():
 
 
 def test_a_site_that_leaves_for_good_is_out_of_the_next_base_round_where_that_was_agreed():
-    party = started(5, 3, departures=True)
+    party = started(5, 4, departures=True)
     party.server.depart("site-04")
     with pytest.raises(SecureError, match="0 sites can take part"):
         party.server.ask(2, WHAT, LEAVES, Mode.CHANGES)
@@ -177,7 +177,7 @@ def test_a_site_that_leaves_for_good_is_out_of_the_next_base_round_where_that_wa
 
 
 def test_a_step_that_was_summed_with_everyone_is_not_summed_again_without_one():
-    party = started(5, 3, departures=True)
+    party = started(5, 4, departures=True)
     party.everyone(2, LEAVES)
     party.server.depart("site-04")
     got = party.deliver(party.server.ask(2, WHAT, LEAVES))
@@ -186,7 +186,7 @@ def test_a_step_that_was_summed_with_everyone_is_not_summed_again_without_one():
 
 
 def test_a_long_absence_needs_new_bundles_and_nothing_else():
-    party = started(5, 3)
+    party = started(5, 4)
     for step in range(2, 8):
         party.values = {name: [np.full(D, float(step))] for name in party.names}
         party.changes(step, LEAVES, cohort=party.names[:4])
@@ -199,7 +199,7 @@ def test_a_long_absence_needs_new_bundles_and_nothing_else():
 
 
 def test_states_are_small_and_what_comes_back_from_them_is_the_same():
-    party = started(5, 3)
+    party = started(5, 4)
     for step in range(2, 30):
         party.changes(step, LEAVES, away=[party.names[step % 5]])
     for name in party.names:

@@ -32,9 +32,9 @@ def test_a_fit_with_absence_reaches_the_pooled_answer_to_the_grid(scale, floor):
     pooled = np.linalg.solve(sum(s.H for s in sites.values()), sum(s.c for s in sites.values()))
     limits, fine, x0 = party.agreement.scales, 10, np.zeros(D)
     mode, refused, seen = Mode.BASE, 0, []
-    for step in range(1, 260):
+    for step in range(1, 180):
         # Whoever is away misses the question; its last values stand in.
-        here = [name for name in party.names if mode == Mode.BASE or step > 250 or rng.random() > 0.2]
+        here = [name for name in party.names if mode == Mode.BASE or step > 170 or rng.random() > 0.2]
         if len(here) < 4:
             continue
         short = [name for name in here if not party.server.registry.stock[party.agreement.number(name)]]

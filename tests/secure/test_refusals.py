@@ -9,7 +9,7 @@ from parties import CONTRACT, WHAT, Party, agreement, identity
 
 from fedhybrid.secure.cards import SEALED, Keys
 from fedhybrid.secure.messages import Kind, Mode, Question
-from fedhybrid.secure.sums import Agreement, Reason, SecureError, SecureServer, SecureSite
+from fedhybrid.secure.sums import Agreement, Reason, SecureError, SecureServer, SecureSite, fewest_summed, usual_threshold
 from fedhybrid.secure.wire import message, opened
 from fedhybrid.status import InvalidConfig
 
@@ -57,6 +57,20 @@ def unmask(party, name, survivors, round_=None):
 def test_fewer_than_three_sites_have_no_secure_sum(n):
     with pytest.raises(InvalidConfig, match="with two, each could compute"):
         agreement(n, 2)
+
+
+def test_no_lie_about_who_survived_opens_the_sum_of_two():
+    """Every allowed threshold against the best lie there is: as many as possible left out, by telling each site something else."""
+    for n in range(3, 30):
+        for threshold in range(n // 2 + 1, n + 1):
+            votes = n * (n - threshold)  # each site gives shares of the keys of at most so many others
+            out = max(k for k in range(n + 1) if k * threshold <= votes)
+            assert fewest_summed(n, threshold) == n - out
+            if n - out < 3:
+                with pytest.raises(InvalidConfig, match="could open a sum of two"):
+                    agreement(n, threshold)
+        for accomplices in range((n + 2) // 3):
+            assert fewest_summed(n, usual_threshold(n), accomplices) - accomplices >= 2
 
 
 @pytest.mark.parametrize(

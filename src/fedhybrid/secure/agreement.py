@@ -27,6 +27,17 @@ def usual_threshold(n: int) -> int:
     return 2 * n // 3 + 1
 
 
+def fewest_summed(n: int, threshold: int, accomplices: int = 0) -> int:
+    """The fewest sites whose sum a server can open that tells every site of another set of survivors.
+
+    Each site that it wants out takes `threshold` shares of its key. Every honest site believes in `threshold` survivors or more, so that
+    it gives such shares for n − threshold sites at most; accomplices give all.
+    """
+    if 2 * threshold <= n + accomplices:
+        return 1
+    return n - (n - accomplices) * (n - threshold) // (threshold - accomplices)
+
+
 @dataclass(frozen=True)
 class Agreement:
     """The terms of secure sums. Server and sites make it from the same file; messages under other terms are refused.
@@ -34,7 +45,7 @@ class Agreement:
     run         name of the run
     contract    SHA-256 of everything else that was agreed on
     roster      every site's name and public key (EC P-384): where the server cannot put itself in between
-    threshold   shares that open a sum; more than half of the sites, so that no two different sums of one step can be opened
+    threshold   shares that open a sum; more than half of the sites, so that two different sums of one step cannot be opened
     least       sites that a sum must consist of
     scales      the coarsest and the finest scale exponent that the server may ask for
     most        numbers that a vector may have
@@ -61,6 +72,11 @@ class Agreement:
             )
         if not n // 2 < self.threshold <= n:
             raise InvalidConfig(f"secure sums: the threshold must be from {n // 2 + 1} to {n} for {n} sites, not {self.threshold}.")
+        if fewest_summed(n, self.threshold) < FEWEST:
+            raise InvalidConfig(
+                f"secure sums: with the threshold {self.threshold} of {n} sites, a server that tells each something else could open "
+                f"a sum of two. Use {usual_threshold(n)}, which also stands up to accomplices."
+            )
         if not FEWEST <= self.least <= n:
             raise InvalidConfig(f"secure sums: the fewest sites in a sum must be from {FEWEST} to {n}, not {self.least}.")
         if not LOWEST <= self.scales[0] <= self.scales[1] <= HIGHEST:

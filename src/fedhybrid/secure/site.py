@@ -141,18 +141,14 @@ class SecureSite:
         if question.round < self.round:
             raise SecureError(Reason.WRONG_ROUND, f"Round {question.round} is over: {self.name} has answered round {self.round}.")
         if question.what != what:
-            raise SecureError(
-                Reason.EQUIVOCATION, f"The secure part of round {question.round} belongs to another question than came with it."
-            )
+            raise SecureError(Reason.EQUIVOCATION, f"The secure part of round {question.round} belongs to another question.")
         if self.me not in cohort:
             raise SecureError(Reason.NOT_ALLOWED, f"{self.name} was asked in round {question.round}, but is not among its sites.")
         for seat in question.seats:
             card = self.cards.get(seat.site)
             if card is None or card.id(self.agreement.tag) != seat.card:
                 name = self.agreement.names[seat.site]
-                raise SecureError(
-                    Reason.UNKNOWN_CARD, f"Round {question.round} is with keys of {name} that {self.name} has not seen: send cards."
-                )
+                raise SecureError(Reason.UNKNOWN_CARD, f"Round {question.round} is with keys of {name} that are new here: send cards.")
         if question.mode == Mode.CHANGES:
             self._check_changes(question, cohort)
         else:
@@ -165,9 +161,7 @@ class SecureSite:
             raise self._summed(question)
         if cohort != self.enrolled:
             if not self.agreement.departures or not set(cohort) < set(self.enrolled):
-                raise SecureError(
-                    Reason.NOT_ALLOWED, f"Round {question.round} is not with all sites, and nobody was agreed to leave or return."
-                )
+                raise SecureError(Reason.NOT_ALLOWED, f"Round {question.round} is not with all sites; nobody may leave or return.")
             if question.step <= self.everyones_step:
                 raise self._summed(question)
 

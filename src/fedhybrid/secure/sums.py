@@ -14,6 +14,7 @@ Cost, bytes per site and round, n sites, c asked, s answering, d numbers in ℓ 
 """
 
 from .agreement import Agreement as Agreement
+from .agreement import fewest_summed as fewest_summed
 from .agreement import usual_threshold as usual_threshold
 from .errors import Reason as Reason
 from .errors import SecureError as SecureError
