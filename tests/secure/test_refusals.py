@@ -401,3 +401,48 @@ def test_a_question_reads_back_as_it_was_written(party):
         data = party.server.ask(5, WHAT, LEAVES, mode)["site-00"]
         question = Question.read(opened(data, party.agreement.tag)[1], data, party.agreement)
         assert question._replace(accepted=0, refill=0) == party.server.open.question
+
+
+def test_a_cohort_out_of_order_or_with_a_site_twice_is_refused(party):
+    party.server.ask(2, WHAT, LEAVES, Mode.CHANGES)
+    seats = party.server.open.question.seats
+    for wrong in (seats[::-1], (*seats[:5], seats[4]), (seats[0], *seats[:5])):
+        assert refused(party, "site-00", altered(party, "site-00", seats=wrong)) == Reason.MALFORMED
+
+
+def test_a_site_that_has_left_is_not_let_in_by_a_round_of_changes():
+    party = Party(6, 4, departures=True)
+    party.values = {name: [np.ones(2)] for name in party.names}
+    party.server.depart("site-05")
+    party.everyone(1, LEAVES, Mode.BASE)
+    party.server.enrolled = tuple(range(6))
+    party.server.total.accepted[5] = 1
+    party.server.ask(2, WHAT, LEAVES, Mode.CHANGES)
+    assert refused(party, "site-00", party.server.pending()["site-00"]) == Reason.NOT_ALLOWED
+
+
+def test_bundles_that_come_twice_are_kept_once(party):
+    party.server.introduce(2)
+    answer = party.say("site-00", party.server.introduce(2)["site-00"])
+    assert party.server.receive("site-00", answer).new
+    before = party.server.state()
+    assert not party.server.receive("site-00", answer).new
+    assert party.server.state() == before
+
+
+def test_a_server_that_asks_for_masks_without_end_fills_no_disk_and_old_ones_are_refused(party):
+    party.server.ask(2, WHAT, LEAVES, Mode.CHANGES)
+    for _ in range(6):
+        party.say("site-00", party.server.introduce(16)["site-00"])
+    assert len(party.sites["site-00"].unused) == 64
+    assert refused(party, "site-00", party.server.pending()["site-00"]) == Reason.REUSED
+
+
+def test_changes_refer_to_the_base_and_the_round_that_the_server_has_named_last(party):
+    for step in (2, 3):
+        party.changes(step, LEAVES)
+    assert len(party.sites["site-00"].changes.held) == 2
+    party.server.ask(4, WHAT, LEAVES, Mode.CHANGES)
+    assert refused(party, "site-00", altered(party, "site-00", base=2)) == Reason.STREAM_LOST
+    party.server.total.accepted[0] = 1  # it has named a later one since
+    assert refused(party, "site-00", party.server.pending()["site-00"]) == Reason.STREAM_LOST
