@@ -10,7 +10,7 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.1
 export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES ?= -1
 
-.PHONY: help demo test slow reproduce lint bench clean
+.PHONY: help demo test slow faults reproduce lint bench clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -26,6 +26,9 @@ test: $(INSTALLED) ## the tests, without the long tier
 
 slow: $(INSTALLED) ## the long tier of the tests
 	@$(BIN)/python -m pytest -m slow -n 2 --dist loadfile
+
+faults: $(INSTALLED) ## kills and attacks on real Flower processes, one after the other
+	@$(BIN)/python -m pytest -m faults
 
 reproduce: $(INSTALLED) ## the paper's figures, with a full search; most of an hour
 	@$(BIN)/fedhybrid reproduce

@@ -22,7 +22,7 @@ import numpy as np
 
 from .algorithms.oracle import pack, unpack
 from .clients.base import Client, Clients, Local
-from .fleet import Fleet
+from .fleet import Objective
 from .linalg import eigvalsh
 from .watch import norm
 
@@ -45,6 +45,9 @@ class Certificate(NamedTuple):
     error_bound: float
     estimate: float  # ‖g‖ over the least curvature that is not rounding: what the error looks like, proved or not
     singular: bool  # Σ∇²fᵢ(x) does not determine x
+
+
+NOTHING_PROVED = Certificate(Gradient(math.inf, 0.0), 0.0, None, math.inf, math.inf, False)
 
 
 class Curvatures(NamedTuple):
@@ -77,7 +80,7 @@ def recession_of(me: Client, local: Any, v: Array) -> tuple[Any, tuple[Array, Ar
 
 
 def _gradient(clients: Clients, local: Local, x: Array) -> tuple[Local, Array, Array]:
-    local, (g, terms) = clients.mean(gradient_at, local, x)
+    local, (g, terms) = clients.mean(gradient_at, local, x, implied=lambda up: up[0])
     return local, clients.n * norm(g), clients.n * terms
 
 
@@ -107,12 +110,12 @@ def curvatures(clients: Clients, local: Local, x: Array) -> tuple[Local, Curvatu
     return local, Curvatures(float(w[0]), least_visible, float(w[-1]))
 
 
-def penalty_floor(fleet: Fleet) -> float:
+def penalty_floor(fleet: Objective) -> float:
     """The least penalty: positive where every coordinate has one."""
     return float(fleet.reg.min())
 
 
-def certify_point(fleet: Fleet, g: Gradient, curvature: Curvatures | None) -> Certificate:
+def certify_point(fleet: Objective, g: Gradient, curvature: Curvatures | None) -> Certificate:
     """The certificate for a gradient, from the penalty and (where given) the curvature at the same x."""
     floor, size = penalty_floor(fleet), g.norm + g.rounding
     by_penalty = size / floor if floor > 0 else math.inf
@@ -125,7 +128,7 @@ def certify_point(fleet: Fleet, g: Gradient, curvature: Curvatures | None) -> Ce
     return Certificate(g, m_hat, kappa, min(by_penalty, by_curvature), size / curvature.visible, singular)
 
 
-def _bound(fleet: Fleet, size: float, m_hat: float) -> float:
+def _bound(fleet: Objective, size: float, m_hat: float) -> float:
     if fleet.loss.bend is None or m_hat <= 0:
         return math.inf
     c = fleet.loss.bend * fleet.row_norm
@@ -138,7 +141,7 @@ def _bound(fleet: Fleet, size: float, m_hat: float) -> float:
 class Certifier:
     """Certificates of one fleet. It remembers the last sum of Hessians: for squared loss that is the sum everywhere."""
 
-    def __init__(self, fleet: Fleet, clients: Clients) -> None:
+    def __init__(self, fleet: Objective, clients: Clients) -> None:
         self.fleet, self.clients = fleet, clients
         self.curvature: Curvatures | None = None
 
@@ -176,7 +179,7 @@ class Certifier:
         return closing or self.curvature is None or size <= 2.0 * self.curvature.visible * target
 
 
-def falling_direction(clients: Clients, local: Local, fleet: Fleet, x: Array, x_before: Array) -> tuple[Local, np.ndarray | None]:
+def falling_direction(clients: Clients, local: Local, fleet: Objective, x: Array, x_before: Array) -> tuple[Local, np.ndarray | None]:
     """A direction that proves that F has no minimiser, looked for where x is going; None if neither candidate is one.
 
     The candidates: x itself (data that are separable), and where x moved since x_before, with small entries set to zero (data that

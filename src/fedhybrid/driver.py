@@ -19,11 +19,11 @@ from .algorithms import limit_of
 from .algorithms.base import Algorithm, durable_leaves, number, with_durable_leaves
 from .checkpoint import Checkpoint, Snapshot
 from .clients.base import Client, Clients
-from .fleet import Fleet
+from .fleet import Objective
 from .linalg import eigvalsh
 from .progress import Progress
 from .result import Result, TraceBuilder
-from .status import CheckpointError, Status
+from .status import CheckpointError, QuorumLost, Status
 from .watch import Halt, Watch, advance, norm
 
 Array = Any
@@ -53,7 +53,7 @@ class Driver:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: Objective,
         clients: Clients,
         algorithm: Algorithm,
         start: Array,
@@ -101,8 +101,8 @@ class Driver:
                     return self._result(Status.TIME_LIMIT)
             except KeyboardInterrupt:
                 return self._result(Status.INTERRUPTED, f"The same call goes on from {self.place.directory}." if self.place else "")
-            except CheckpointError as error:
-                return self._result(Status.CHECKPOINT_ERROR, str(error))
+            except (CheckpointError, QuorumLost) as error:
+                return self._result(error.status, str(error))
 
     @property
     def rounds(self) -> int:
@@ -168,7 +168,7 @@ class Driver:
         if mu is None:
             return []
         broken = self.clients.observe(_does_not_factor, self.state.local, self.watch.best_x0, jnp.asarray(mu))
-        return [self.fleet.names[i] for i in np.flatnonzero(np.asarray(broken))]
+        return [] if broken is None else [self.fleet.names[i] for i in np.flatnonzero(np.asarray(broken))]
 
     def _without_minimiser(self, x: Array) -> Outcome | None:
         """NO_MINIMISER if x is on its way to infinity along a direction that proves it."""
@@ -239,6 +239,15 @@ class Driver:
         self.state = self.state._replace(local=local)
         return found
 
+    def _last_measure(self, x: Array, status: Status) -> cert.Certificate:
+        """What can be said of the point that is given back; nothing, where nobody answers any more."""
+        if status is Status.QUORUM_LOST:
+            return cert.NOTHING_PROVED
+        try:
+            return self._measure(x, closing=status is not Status.INTERRUPTED)
+        except (CheckpointError, QuorumLost):
+            return cert.NOTHING_PROVED
+
     def _about(self, found: cert.Certificate, reached: bool) -> str:
         if not reached:
             return f"Rounding allows no smaller residual; the proved bound is {found.error_bound:.1e}."
@@ -256,10 +265,10 @@ class Driver:
 
     def _result(self, status: Status, advice: str = "") -> Result:
         x = self._best_point() if self.certificate is None else self.state.x0
-        found = self.certificate or self._measure(x, closing=status is not Status.INTERRUPTED)
+        found = self.certificate or self._last_measure(x, status)
         if status is Status.MAX_ROUNDS and found.error_bound <= self._target(x) < math.inf:
             status = Status.SOLVED
-        values = [np.asarray(value) for value in self.clients.observe(_own_values, self.state.local)]
+        values = [np.asarray(value) for value in self.clients.observe(_own_values, self.state.local) or ()]
         has_values = len(values) == 2 and all(np.all(np.isfinite(value)) for value in values)
         meter = self.state.local.meter
         return Result(

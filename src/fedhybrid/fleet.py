@@ -10,7 +10,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -37,6 +37,34 @@ class Group(NamedTuple):
 
     members: tuple[int, ...]  # positions in site order
     rows: int  # what each is padded to (0: nothing to pad)
+
+
+class Objective(Protocol):
+    """What can be said of Σfᵢ without its data: all that stopping and certificates need."""
+
+    @property
+    def n(self) -> int: ...
+
+    @property
+    def d(self) -> int: ...
+
+    @property
+    def reg(self) -> np.ndarray: ...
+
+    @property
+    def loss(self) -> Any: ...
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
+    @property
+    def row_norm(self) -> float: ...
+
+    @property
+    def fingerprint(self) -> str: ...
 
 
 class Fleet:
@@ -97,7 +125,8 @@ class Fleet:
             raise InvalidConfig('clock: a fedhybrid.Clock for update="auto"; a run gets its clock as transport=clock.')
         self.updates = self._updates("gradient" if automatic else update)
         self._try_custom_loss()
-        self._total_weight = math.fsum(float(site.w.sum()) for site in self.sites)  # exact: the same in every order
+        self.total_weight = math.fsum(float(site.w.sum()) for site in self.sites)  # exact: the same in every order
+        self._sharers = self.n
         if automatic:
             self._choose(clock)
 
@@ -184,6 +213,12 @@ class Fleet:
         choices = [update[name] if isinstance(update, Mapping) else update for name in sites]
         return self._of(everyone | {str(name): site for name, site in sites.items()}, [*self.updates, *choices])
 
+    def as_part_of(self, n: int, total_weight: float) -> "Fleet":
+        """These sites as some of n, whose rows weigh so much together; the others are elsewhere."""
+        part = copy.copy(self)  # nothing that depends on either is cached before a transport is made
+        part.total_weight, part._sharers = total_weight, n
+        return part
+
     def _of(self, sites: Mapping[str, tuple], updates: list[str]) -> "Fleet":
         options: dict[str, Any] = {"loss": self.loss, "reg": self._reg_given, "weighting": self.weighting, "intercept": self.intercept}
         return Fleet(sites, update=updates, keep_rows=self.keep_rows, **options)
@@ -240,7 +275,7 @@ class Fleet:
     def row_weights(self, i: int) -> np.ndarray:
         """Row weights of site i, normalised as `weighting` says."""
         w = self.sites[i].w
-        total = self._total_weight if self.weighting == "row" else float(w.sum())
+        total = self.total_weight if self.weighting == "row" else float(w.sum())
         return w / total if total > 0 else w
 
     def stack(self, group: Group) -> Client:
@@ -270,7 +305,7 @@ class Fleet:
         blocks = (self._block_statistics(site.A[k : k + BLOCK], w[k : k + BLOCK], target[k : k + BLOCK]) for k in starts)
         both = _pairwise_sum(blocks)
         gram, moment = both[:, :-1], both[:, -1]
-        H = 0.5 * (gram + gram.T) + np.diag(self.reg / self.n)
+        H = 0.5 * (gram + gram.T) + np.diag(self.reg / self._sharers)
         constant = np.asarray(0.5 * np.sum(w * target**2))
         if not (np.all(np.isfinite(H)) and np.all(np.isfinite(moment)) and np.isfinite(constant)):
             raise InvalidData(f"{site.name}: squares of the entries of A or y are too large for a float; rescale them.")
@@ -290,7 +325,7 @@ class Fleet:
             site = self.sites[i]
             count = len(site.y)
             y[k, :count], w[k, :count], offset[k, :count] = site.y, self.row_weights(i), site.offset
-        reg = np.tile(self.reg / self.n, (size[0], 1))
+        reg = np.tile(self.reg / self._sharers, (size[0], 1))
         rows = self._table(group)
         if isinstance(self.loss, RowLoss):
             assert isinstance(rows, Dense)  # _table gives a custom loss whole rows

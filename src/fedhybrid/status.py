@@ -67,6 +67,12 @@ class CheckpointError(FedHybridError):
     status = Status.CHECKPOINT_ERROR
 
 
+class QuorumLost(FedHybridError):
+    """Too few sites answered, or one will not. The message names them."""
+
+    status = Status.QUORUM_LOST
+
+
 class CheckpointWarning(UserWarning):
     """The newest checkpoint could not be used, and the one before it was."""
 

@@ -139,8 +139,9 @@ class _Mixing:
             bridged = (Update(round), jnp.zeros(self.memory), jnp.zeros((), jnp.int64), *asked)
         return self.clients.start(Start(fn, self.memory), *down, bridged=bridged)
 
-    def mean(self, fn: Callable[..., Any], local: Any, *down: Any, stale: bool = False) -> tuple[Any, Any]:
-        local, (up, self.row) = self.clients.mean(Update(fn), local, self.gamma, self.epoch, *down, stale=stale)
+    def mean(self, fn: Callable[..., Any], local: Any, *down: Any, stale: bool = False, implied: Any = None) -> tuple[Any, Any]:
+        says = None if implied is None else lambda up: implied(up[0])
+        local, (up, self.row) = self.clients.mean(Update(fn), local, self.gamma, self.epoch, *down, stale=stale, implied=says)
         self.missed = self.clients.missed(local)
         return local, up
 

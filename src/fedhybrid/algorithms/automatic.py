@@ -223,11 +223,11 @@ def _damping(slope: Any, x: Vec, p: Vec, size: Array) -> Array:
     return lax.while_loop(grows, lambda t: 0.5 * t, number(1.0))
 
 
-def begin(clients: Clients, local: Any, mu_given: Array | None) -> tuple[Any, Vec, Array, Array]:
+def begin(clients: Clients, local: Any, mu_given: Array | None, base: Vec) -> tuple[Any, Vec, Array, Array]:
     """The two first rounds: local, the consistent x₀, μ and ℓ̄."""
     local, (m, ell) = clients.mean(measure, local)
     mu = _penalty(m, ell, mu_given)
-    local, x0 = clients.mean(adopt, local, mu, ell)
+    local, x0 = clients.mean(adopt, local, mu, ell, implied=lambda z: mu * (z - base))
     return local, x0, mu, ell
 
 
@@ -243,7 +243,9 @@ class Step:
     update: Update
 
     def __call__(self, clients: Clients, state: AutomaticState) -> AutomaticState:
-        local, (x0, disagreement, stationarity) = clients.mean(self.update, state.local, state.x0, stale=True)
+        local, (x0, disagreement, stationarity) = clients.mean(
+            self.update, state.local, state.x0, stale=True, implied=lambda up: state.mu * (up[0] - state.x0)
+        )
         residual = clients.n * (jnp.sqrt(stationarity) + state.mu * jnp.sqrt(disagreement))
         after = state._replace(x0=x0, local=local, residual=residual, steps=state.steps + 1)
         return clients.cond(after.steps >= state.look, lambda state: _look(clients, state), lambda state: state, after)
@@ -255,7 +257,7 @@ def _look(clients: Clients, state: AutomaticState) -> AutomaticState:
     moved = _apart(mu, state.mu) | _apart(ell, state.ell_mean)
 
     def change(state: AutomaticState) -> AutomaticState:
-        local, x0 = clients.mean(adopt, state.local, mu, ell)
+        local, x0 = clients.mean(adopt, state.local, mu, ell, implied=lambda z: mu * (z - state.x0))
         return state._replace(x0=x0, local=clients.renew(local), mu=mu, ell_mean=ell, look=2 * state.look)
 
     def keep(state: AutomaticState) -> AutomaticState:

@@ -61,7 +61,10 @@ class FedHybridState(NamedTuple):
 
 
 def step(clients: Clients, state: FedHybridState) -> FedHybridState:
-    local, (x0, disagreement, stationarity) = clients.mean(update, state.local, state.x0, stale=True)
+    def implied(up: tuple) -> Vec:
+        return state.mu * (up[0] - state.x0)
+
+    local, (x0, disagreement, stationarity) = clients.mean(update, state.local, state.x0, stale=True, implied=implied)
     residual = clients.n * (jnp.sqrt(stationarity) + state.mu * jnp.sqrt(disagreement))
     return FedHybridState(x0, local, residual, state.mu)
 
@@ -173,7 +176,7 @@ def _automatic(
 ) -> automatic.AutomaticState:
     rest = given.a, given.b, given.x, given.lam, jnp.asarray(at_gradient)
     local = clients.start(automatic.start, base, *rest, bridged=(update, base))
-    local, x0, mu, ell = clients.call(automatic.begin, (), local, given.mu)
+    local, x0, mu, ell = clients.call(automatic.begin, (), local, given.mu, base)
     zero, look = jnp.zeros((), jnp.int64), jnp.asarray(automatic.FIRST_LOOK, jnp.int64)
     return automatic.AutomaticState(base if literal else x0, local, number(jnp.inf), mu, given.mu, ell, zero, look)
 

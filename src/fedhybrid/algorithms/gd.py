@@ -27,7 +27,7 @@ class GdState(NamedTuple):
 
 
 def step(clients: Clients, state: GdState) -> GdState:
-    local, g = clients.mean(gradient, state.local, state.x0, stale=True)
+    local, g = clients.mean(gradient, state.local, state.x0, stale=True, implied=lambda up: up)
     g = clients.n * g
     return GdState(state.x0 - state.s * g, local, jnp.linalg.norm(g), state.s)
 

@@ -180,7 +180,7 @@ def step(clients: Clients, state: KrylovState) -> KrylovState:
     first, local, H = ~jnp.isfinite(state.F), state.local, state.H
     if H is not None:
         local, H = clients.cond(first, lambda known: _fetch(clients, known[0], state.u), lambda known: known, (local, H))
-    local, (F, g_u, packed, scale, newton) = clients.mean(look, local, state.u)
+    local, (F, g_u, packed, scale, newton) = clients.mean(look, local, state.u, implied=lambda up: up[1])
     accept = _accepted(state, F, g_u)
     finite = jnp.isfinite(F) & jnp.all(jnp.isfinite(g_u))
     x0, g, F = (jnp.where(accept | first, new, old) for new, old in ((state.u, state.x0), (g_u, state.g), (F, state.F)))

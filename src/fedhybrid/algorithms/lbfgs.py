@@ -52,7 +52,7 @@ def direction(g: Vec, s: Array, y: Array, inverse_ys: Array) -> Vec:
 
 def step(clients: Clients, state: LbfgsState) -> LbfgsState:
     u = state.x0 + state.t * state.p
-    local, (F, g) = clients.mean(value_and_gradient, state.local, u)
+    local, (F, g) = clients.mean(value_and_gradient, state.local, u, implied=lambda up: up[1])
     noise = 10.0 * jnp.finfo(F.dtype).eps * jnp.abs(F)
     accept = ~jnp.isfinite(state.F) | (state.F + ARMIJO * state.t * (state.p @ state.g) + noise >= F)
 

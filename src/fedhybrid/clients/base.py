@@ -99,10 +99,13 @@ class Clients(Protocol):
         """
         ...
 
-    def mean(self, fn: ClientFunction, local: Local, *down: Any, stale: bool = False) -> tuple[Local, Up]:
+    def mean(
+        self, fn: ClientFunction, local: Local, *down: Any, stale: bool = False, implied: Callable[[Up], Any] | None = None
+    ) -> tuple[Local, Up]:
         """One round. The mean is over every enrolled client.
 
-        `stale`: where a client's reply is missing its last one stands in, and its state stays. Otherwise the round waits for all.
+        stale    where a client's reply is missing its last one stands in, and its state stays. Otherwise the round waits for all
+        implied  what a reply says of its sender's gradient: a federation can refuse one that says too much
         """
         ...
 

@@ -193,7 +193,7 @@ class Bridged:
             every = jnp.maximum(1, jnp.ceil(durations / self.schedule.seconds).astype(jnp.int64))
         return Bridge(parts, parts.meter, zero, jnp.ones((), bool), zero, every)
 
-    def mean(self, fn: Callable[..., Any], local: Bridge, *down: Any, stale: bool = False) -> tuple[Bridge, Any]:
+    def mean(self, fn: Callable[..., Any], local: Bridge, *down: Any, stale: bool = False, implied: Any = None) -> tuple[Bridge, Any]:
         if not stale:
             parts, up = self.clients.mean(_Inside(fn), local.parts, *down)
             return self._after(local, parts, self.n, down), up

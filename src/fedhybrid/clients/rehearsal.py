@@ -83,7 +83,7 @@ class Rehearsal:
     def missed(self, local: Local) -> Array:
         return np.zeros((), np.int64)  # everybody is here
 
-    def mean(self, fn: Callable[..., Any], local: Local, *down: Any, stale: bool = False) -> tuple[Local, Any]:
+    def mean(self, fn: Callable[..., Any], local: Local, *down: Any, stale: bool = False, implied: Any = None) -> tuple[Local, Any]:
         parts, up, sent = self._round(fn, local, down)
         up = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0) / self.n, up)
         return Local(parts, local.meter.after_round(self.n, self.n * sent, down, 0.0, jnp.max(self._prices_of(fn, down)))), up

@@ -40,7 +40,7 @@ class Serial:
         seconds = slowest([self.rates.working(me.id, each) for me, each in zip(self.clients, flops, strict=True)])
         return Local(list(parts), Meter(zero, zero, zero, none, seconds))
 
-    def mean(self, fn: Callable[..., Any], local: Local, *down: Any, stale: bool = False) -> tuple[Local, Any]:
+    def mean(self, fn: Callable[..., Any], local: Local, *down: Any, stale: bool = False, implied: Any = None) -> tuple[Local, Any]:
         answers = [_round(fn, me, part, *down) for me, part in zip(self.clients, local.parts, strict=True)]
         parts, ups, flops = zip(*answers, strict=True)
         up = jax.tree.map(lambda *leaves: functools.reduce(jnp.add, leaves) / self.n, *(_decoded(up) for up in ups))

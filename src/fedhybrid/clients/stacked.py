@@ -41,7 +41,7 @@ class Stacked:
     def start(self, fn: Callable[..., Any], *down: Any, bridged: tuple | None = None) -> Local:
         return self.call(_start, (fn,), *down)
 
-    def mean(self, fn: Callable[..., Any], local: Local, *down: Any, stale: bool = False) -> tuple[Local, Any]:
+    def mean(self, fn: Callable[..., Any], local: Local, *down: Any, stale: bool = False, implied: Any = None) -> tuple[Local, Any]:
         answers = [_each_changes(fn, me, part, down) for me, part in zip(self.groups, local.parts, strict=True)]
         parts, ups, flops, sent = zip(*answers, strict=True)
         up = jax.tree.map(lambda *leaves: jnp.sum(jnp.concatenate(leaves), axis=0) / self.n, *ups)

@@ -1,6 +1,5 @@
 """A problem of the user's own: a table by file or by name, dealt to clients."""
 
-import csv
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ import scipy.sparse
 from .. import datasets, losses, partition
 from ..datasets.bundled import NAMES as BUNDLED
 from ..datasets.libsvm import KNOWN as LIBSVM
+from ..datasets.table import read_csv
 from ..fleet import Fleet
 from ..status import InvalidConfig, InvalidData
 from .study import Problem
@@ -71,26 +71,9 @@ def read_table(data: str, response: str | None = None) -> tuple[Any, np.ndarray]
 
 
 def _read_csv(path: Path, response: str | None) -> tuple[np.ndarray, np.ndarray]:
-    try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            lines = [(number, line) for number, line in enumerate(csv.reader(file), 1) if line]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InvalidData(f"{path} is not a CSV file in UTF-8 ({error}).") from None
-    if len(lines) < 2 or len(lines[0][1]) < 2:
-        raise InvalidData(f"{path}: a header with at least two names and a row of numbers are needed, with commas between.")
-    header = [name.strip() for name in lines[0][1]]
+    header, table = read_csv(path)
     if response is not None and response not in header:
         raise InvalidData(f"{path} has no column {response!r}; it has {', '.join(header)}.")
-    table = np.empty((len(lines) - 1, len(header)))
-    for row, (number, line) in zip(table, lines[1:], strict=True):
-        if len(line) != len(header):
-            raise InvalidData(f"{path}, line {number}: {len(header)} numbers are needed, but there are {len(line)} cells.")
-        for k, cell in enumerate(line):
-            try:
-                row[k] = float(cell)
-            except ValueError:
-                advice = "drop or fill it" if not cell.strip() else "write categories as columns of 0 and 1"
-                raise InvalidData(f"{path}, line {number}, column {header[k]}: {cell!r} is not a number; {advice}.") from None
     k = header.index(response) if response is not None else len(header) - 1
     return np.delete(table, k, axis=1), table[:, k]
 

@@ -1,0 +1,143 @@
+"""The server's side of a federation: one run, from who is there to the answer, whatever happens on the way.
+
+A run is one or more epochs, each with the sites that take part in it; when one leaves for good, or is put out, the next epoch begins
+from where the last one was. The answer is then that of the sites that are left, and the result says so.
+"""
+
+import contextlib
+import math
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from .. import checkpoint as files
+from ..clients.remote import Remote
+from ..driver import Driver, Limits
+from ..numerics import scope
+from ..result import COLUMNS, Result, Trace
+from ..status import QuorumLost
+from .events import Events, Listener
+from .exchange import Exchange, Gone
+from .journal import Journal, Record
+from .link import Link
+from .protocol import protocol_of
+from .terms import Terms
+
+
+@dataclass(frozen=True)
+class Roster:
+    """What the server knows of the objective: no row of it."""
+
+    n: int
+    d: int
+    reg: np.ndarray
+    loss: Any
+    names: tuple[str, ...]
+    row_norm: float
+    fingerprint: str
+    notes: tuple[str, ...] = ()
+
+
+def serve(terms: Terms, link: Link, folder: Path, *listeners: Listener) -> Result:
+    """Run to the end; where the folder holds the beginning of one, go on from there."""
+    with scope(), files.lock(folder), contextlib.closing(Events(folder / "events.jsonl", *listeners)) as events:
+        return Run(terms, link, folder, events).finish()
+
+
+class Run:
+    def __init__(self, terms: Terms, link: Link, folder: Path, events: Events) -> None:
+        self.link, self.folder, self.events = link, folder, events
+        self.terms, self.agreed = terms, terms.digest()  # of the first epoch: what the sites have in their files
+        self.run = secrets.token_hex(8)
+        self.left: dict[str, str] = {}  # who is gone, and why
+
+    def finish(self) -> Result:
+        standing, start = self.terms, jnp.zeros(self.terms.stand_in().d)
+        for epoch in range(self.terms.n):
+            with self._journal(epoch) as journal:
+                self.run = next((r.header["run"] for r in journal.records if r.header["kind"] == "census"), self.run)
+                recorded = [record for record in journal.records if record.header["kind"] == "gone"]
+                ended = recorded[0] if recorded else self._epoch(standing, journal, epoch, start)
+                if isinstance(ended, Result):
+                    return self._with_notes(ended)
+            standing, start = standing.without(frozenset(ended.header["names"])), jnp.asarray(ended.rows)
+            self.left |= dict.fromkeys(ended.header["names"], ended.header["why"])
+        raise AssertionError("every epoch has fewer sites than the one before")
+
+    def _epoch(self, terms: Terms, journal: Journal, epoch: int, start: Any) -> Result | Record:
+        stand_in, algorithm = terms.stand_in(), terms.algorithm()
+        exchange = Exchange(self.link, terms.rounds, terms.names, self.events)
+        remote = Remote(exchange, terms, self.agreed, protocol_of(algorithm, stand_in, terms.n), journal, self.events, self.run)
+        driver: Driver | None = None
+        self.events.tell("epoch", run=self.run, epoch=epoch, sites=list(terms.names), rounds_on_record=len(journal.records))
+        try:
+            remote.enrol(epoch)
+            objective = Roster(terms.n, stand_in.d, stand_in.reg, stand_in.loss, terms.names, remote.row_norm, self.agreed)
+            limits = Limits(terms.rounds.tol, terms.rounds.most, float("inf"))
+            driver = Driver(objective, remote, algorithm, start, limits, None, None, start_given=epoch > 0)
+            return driver.finish()
+        except QuorumLost as error:  # before the first round
+            self.events.tell("ended", status=str(error.status), why=str(error))
+            return nothing_done(error, start, terms, str(algorithm.spec))
+        except Gone as gone:
+            self.events.tell("gone", sites=sorted(gone.names), why=gone.why)
+            if len(gone.names) == terms.n:
+                return nothing_done(QuorumLost(f"nobody is left: {gone.why}"), start, terms, str(algorithm.spec))
+            x = np.asarray(start if driver is None else driver.state.x0)
+            record = Record({"kind": "gone", "names": sorted(gone.names), "why": gone.why}, x)
+            journal.add(*record)
+            return record
+
+    @contextlib.contextmanager
+    def _journal(self, epoch: int) -> Iterator[Journal]:
+        journal = Journal(self.folder / f"epoch-{epoch:03}.log")
+        try:
+            yield journal
+        finally:
+            journal.close()
+
+    def _with_notes(self, result: Result) -> Result:
+        notes = [f"{name} took no part to the end: {why} The answer is that of the others." for name, why in self.left.items()]
+        told = self.events.counts
+        if told["bridged"]:
+            notes.append(f"In {told['bridged']} rounds last replies stood in for sites that were late.")
+        for what, words in (("unusable", "replies could not be used"), ("stale", "late or repeated replies were not needed")):
+            if told[what]:
+                notes.append(f"{told[what]} {words}.")
+        if told["state lost"]:
+            notes.append(f"Sites lost their state {told['state lost']} times, and were given it back.")
+        largest = self.terms.rounds.largest_gradient
+        if largest is not None and result.m_hat > 0:
+            notes.append(f"A site that lies within the agreed largest gradient moves the answer by at most {largest / result.m_hat:.3g}.")
+        return replace(result, notes=(*result.notes, *notes))
+
+
+def nothing_done(error: QuorumLost, start: Any, terms: Terms, algorithm: str) -> Result:
+    """The result of a run that never began."""
+    x = np.asarray(start)
+    rows = {name: np.zeros((0, x.size) if name == "x0" else 0) for name in COLUMNS}
+    return Result(
+        x=x,
+        status=error.status,
+        message=f"{error.status.sentence[0].upper()}{error.status.sentence[1:]}. {error}",
+        rounds=0,
+        floats_up=0,
+        floats_down=0,
+        flops=0.0,
+        seconds=0.0,
+        gradient_norm=math.inf,
+        rounding=0.0,
+        error_bound=math.inf,
+        m_hat=0.0,
+        kappa_hat=None,
+        trace=Trace(start=x, **rows),
+        x_clients=None,
+        lam_clients=None,
+        algorithm=algorithm,
+        names=terms.names,
+    )

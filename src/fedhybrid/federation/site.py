@@ -1,0 +1,311 @@
+"""A site: its own rows and its own rules; it answers questions about them, and remembers what it has answered.
+
+Before an answer leaves, the site's state after it and the answer itself are on its disk. A question that comes twice is answered from
+there: so a lost answer, a server that was restarted or a site that was killed change nothing, not the last bit. A site that has lost
+its state says so, and is asked its past questions again: its state follows from its rows and from them.
+
+Whose rows, which update, how few rows or sites are too few: that stands in the site's own file, and no question can change it.
+"""
+
+import contextlib
+import logging
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from .. import checkpoint as files
+from ..checkpoint import Snapshot
+from ..clients.base import Client
+from ..clients.serial import padded
+from ..curvature import UPDATES, Derived
+from ..datasets.table import read_csv
+from ..numerics import scope
+from ..status import CheckpointError, InvalidConfig, InvalidData
+from .envelope import Answer, Question, Refused, digest, read_question, seal_answer
+from .protocol import Protocol, protocol_of
+from .schema import NAME, Key, load, one_of, read_section, site_name, text, whole
+from .terms import Problem, Terms
+
+NOTHING = np.zeros(0)
+CENSUS = 2  # floats: the rows' total weight, and the square of their largest norm
+
+SITE = {
+    "name": Key(site_name),
+    "data": Key(text),
+    "update": Key(one_of(*UPDATES), "newton"),
+    "minimum_rows": Key(whole(0), 10),
+    "minimum_sites": Key(whole(1), 3),
+    "key": Key(text, None),
+    "state": Key(text, "state"),
+}
+
+
+@dataclass(frozen=True)
+class Rules:
+    """A site's own file. Paths are relative to it."""
+
+    name: str
+    data: Path
+    update: str = "newton"
+    minimum_rows: int = 10
+    minimum_sites: int = 3
+    key: Path | None = None
+    state: Path = Path("state")
+
+
+def read_rules(path: Path) -> Rules:
+    given = read_section(str(path), load(path), SITE)
+    for name in ("data", "key", "state"):
+        given[name] = None if given[name] is None else path.parent / given[name]
+    return Rules(**given)
+
+
+@dataclass
+class Memory:
+    """What a site keeps of one run, and what it last answered."""
+
+    name: str  # drawn when it was made
+    round: int
+    question: str
+    answer: np.ndarray
+    begun: np.ndarray  # what came along with the start: the state can be begun again
+    sites: tuple[str, ...]
+    local: Any
+
+
+def read_rows(path: Path, problem: Problem) -> tuple:
+    """(A, y, w, offset) from the columns that were agreed on; others are not looked at."""
+    try:
+        header, table = read_csv(path)
+    except OSError as error:
+        raise InvalidData(f"{path} could not be read: {error.strerror}.") from None
+    wanted = [*problem.features, problem.response, *(name for name in (problem.weight, problem.offset) if name)]
+    if missing := [name for name in wanted if name not in header]:
+        raise InvalidData(f"{path} lacks the columns {', '.join(missing)}; it has {', '.join(header)}.")
+    columns = {name: table[:, header.index(name)] for name in wanted}
+    A = np.column_stack([columns[name] for name in problem.features])
+    return A, columns[problem.response], *(columns[name] if name else None for name in (problem.weight, problem.offset))
+
+
+class Site:
+    """`answer(question) → answer`, as bytes. It never raises: what is wrong with a question is an answer too."""
+
+    def __init__(self, terms: Terms, rules: Rules, sites: tuple | None = None) -> None:
+        """`sites`: the rows themselves (A, y, …), where they are not to be read from the file that the rules name."""
+        if rules.name not in terms.names:
+            raise InvalidConfig(f"{rules.name} is none of the sites of this federation: {', '.join(terms.names)}.")
+        if terms.n < rules.minimum_sites:
+            raise InvalidConfig(f"{rules.name}: the federation has {terms.n} sites, and minimum_sites is {rules.minimum_sites}.")
+        self.terms, self.rules, self.agreed = terms, rules, terms.digest()
+        rows = read_rows(rules.data, terms.problem) if sites is None else sites
+        self.fleet = terms.fleet({rules.name: rows}, update=rules.update)
+        if (held := self.fleet.sites[0].A.shape[0]) < rules.minimum_rows:
+            raise InvalidData(
+                f"{rules.name}: the table has fewer rows than minimum_rows = {rules.minimum_rows}, and takes no part ({held})."
+            )
+        self.key: tuple[str, int] | None = None  # the run and epoch that all below is of
+        self.me: Any = None
+        self.protocol: Protocol | None = None
+        self.memory: Memory | None = None
+        self.saved_derived: tuple[np.ndarray, ...] = ()
+
+    def answer(self, data: bytes) -> bytes:
+        try:
+            question = read_question(data)
+        except Refused as error:
+            return self._seal(Question("", "", "", 0, 0, (), (), NOTHING), digest(data) if isinstance(data, bytes) else "", error)
+        try:
+            with scope():
+                return self._seal(question, digest(data), self._answer(question, digest(data)))
+        except Refused as error:
+            return self._seal(question, digest(data), error)
+        except (CheckpointError, OSError) as error:
+            return self._seal(question, digest(data), Refused("failed", f"could not keep its state: {error}"))
+        except Exception as error:
+            # a mistake here must not take the site down, nor tell the server what an exception says of the site's data
+            logging.getLogger("fedhybrid").exception("A question could not be answered.")
+            return self._seal(question, digest(data), Refused("failed", f"failed with {type(error).__name__}; its own log says more."))
+
+    def _seal(self, question: Question, asked: str, outcome: np.ndarray | Refused) -> bytes:
+        refused, message, body = ("", "", outcome) if isinstance(outcome, np.ndarray) else (outcome.code, str(outcome), NOTHING)
+        memory = self.memory.name if self.memory else ""
+        return seal_answer(Answer(question.run, question.epoch, question.round, asked, self.rules.name, memory, refused, message, body))
+
+    # ── questions ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _answer(self, question: Question, asked: str) -> np.ndarray:
+        self._admit(question)
+        if question.kind == "census":
+            return np.array([self.fleet.total_weight, self.fleet.row_norm**2])
+        self._open(question)
+        if self.memory is not None and asked == self.memory.question:
+            return self.memory.answer
+        if question.kind == "start":
+            return self._start(question, asked)
+        if self.memory is None:
+            raise Refused("lost", "has no state of this run: ask its past questions again.")
+        if question.kind == "again":
+            return self._again(question, asked)
+        if question.round <= self.memory.round:
+            raise Refused("old", f"has answered round {self.memory.round} already, with another question.")
+        return self._ask(question, asked)
+
+    def _admit(self, question: Question) -> None:
+        if question.terms != self.agreed:
+            raise Refused("terms", "has agreed to other terms: its federation.toml is not the server's.")
+        if not set(question.sites) <= set(self.terms.names) or self.rules.name not in question.sites:
+            raise Refused("sites", "is asked for sites that it does not know, or without itself.")
+        if len(question.sites) < self.rules.minimum_sites:
+            raise Refused("sites", f"takes no part with {len(question.sites)} sites: its minimum_sites is {self.rules.minimum_sites}.")
+
+    def _open(self, question: Question) -> None:
+        """The state of this run and epoch, from the disk if need be."""
+        if self.key == (question.run, question.epoch):
+            return
+        if not NAME.fullmatch(question.run):
+            raise Refused("run", "is asked for a run whose name cannot be a folder's.")
+        self.key, self.memory, self.me, self.protocol, self.saved_derived = (question.run, question.epoch), None, None, None, ()
+        self._load()
+
+    def _start(self, question: Question, asked: str) -> np.ndarray:
+        self.protocol = self.protocol or self._protocol(len(question.sites))
+        fn, down = self.protocol.start
+        if len(question.body) != 1 + down.floats:
+            raise Refused("question", "does not have the shape that its question has.")
+        self.me = self._client(question.sites, float(question.body[0]))
+        local = _start(fn, self.me, *down.unpack(question.body[1:]))
+        self.memory = Memory(secrets.token_hex(8), 0, asked, NOTHING, question.body, question.sites, local)
+        self._forget_older_runs()
+        self._save()
+        return NOTHING
+
+    def _ask(self, question: Question, asked: str) -> np.ndarray:
+        memory, known = self.memory, self.protocol
+        assert memory is not None
+        assert known is not None
+        (number,) = question.numbers if len(question.numbers) == 1 else (-1,)
+        if not 0 <= number < len(known.questions):
+            raise Refused("question", f"is asked for number {number}, which this method does not have.")
+        _, down, up = known.questions[number]
+        if len(question.body) != down.floats or not down.whole_where_it_must_be(question.body):
+            raise Refused("question", "does not have the shape that its question has.")
+        local, sent = _round(known.questions[number].fn, self.me, memory.local, *down.unpack(question.body))
+        answer = up.pack(sent)
+        self.memory = Memory(memory.name, question.round, asked, answer, memory.begun, memory.sites, local)
+        self._save()
+        return answer
+
+    def _again(self, question: Question, asked: str) -> np.ndarray:
+        """Past questions, for the state that they lead to; their answers are known."""
+        memory, known = self.memory, self.protocol
+        assert memory is not None
+        assert known is not None
+        at, local = 0, memory.local
+        for number in question.numbers:
+            if number >= len(known.questions):
+                raise Refused("question", f"is asked for number {number}, which this method does not have.")
+            fn, down, _ = known.questions[number]
+            local, _ = _round(fn, self.me, local, *down.unpack(question.body[at : at + down.floats]))
+            at += down.floats
+        if at != len(question.body):
+            raise Refused("question", "does not have the shape that its questions have.")
+        self.memory = Memory(memory.name, question.round, asked, NOTHING, memory.begun, memory.sites, local)
+        self._save()
+        return NOTHING
+
+    def _protocol(self, n: int) -> Protocol:
+        return protocol_of(self.terms.algorithm(), self.terms.stand_in(), n)
+
+    def _client(self, sites: tuple[str, ...], total_weight: float) -> Client:
+        if not (np.isfinite(total_weight) and total_weight >= self.fleet.total_weight * (1.0 - 1e-9)):
+            raise Refused("question", "is told a total weight that is less than its own.")
+        part = self.fleet.as_part_of(len(sites), total_weight)
+        me = part.client(0, padded(part.sites[0].A.shape[0]))
+        return jax.device_put(me._replace(id=np.int32(sorted(sites).index(self.rules.name))))
+
+    # ── what outlives the process ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _folder(self) -> Path:
+        assert self.key is not None
+        return self.rules.state / f"{self.key[0]}-{self.key[1]}"
+
+    @property
+    def _identity(self) -> dict[str, str]:
+        return {"site": self.rules.name, "run": str(self.key), "terms": self.agreed, "rows": self.fleet.fingerprint}
+
+    def _save(self) -> None:
+        """State and answer, before the answer leaves. What D needs is large and changes seldom: a file of its own."""
+        memory = self.memory
+        assert memory is not None
+        leaves = jax.tree.leaves(memory.local, is_leaf=_is_derived)
+        kept = [np.asarray(leaf) for leaf in leaves if not _is_derived(leaf)]
+        derived = tuple(np.asarray(part) for leaf in leaves if _is_derived(leaf) for part in jax.tree.leaves(leaf))
+        same = len(derived) == len(self.saved_derived) and all(map(np.array_equal, derived, self.saved_derived))
+        if not same:
+            files.save(self._folder / "derived", self._identity, Snapshot({}, {f"derived.{k}": part for k, part in enumerate(derived)}))
+            self.saved_derived = derived
+        scalars = {"name": memory.name, "round": memory.round, "question": memory.question, "sites": list(memory.sites)}
+        arrays = {"answer": memory.answer, "begun": memory.begun} | {f"local.{k}": leaf for k, leaf in enumerate(kept)}
+        files.save(self._folder, self._identity, Snapshot(scalars, arrays))
+
+    def _load(self) -> None:
+        try:
+            found = files.load(self._folder, self._identity)
+            derived = files.load(self._folder / "derived", self._identity) if found is not None else None
+        except CheckpointError:  # damaged, or another site's: as good as lost, and said so
+            return
+        if found is None:
+            return
+        scalars, arrays = found
+        sites = tuple(scalars["sites"])
+        self.protocol = self._protocol(len(sites))
+        fn, down = self.protocol.start
+        self.me = self._client(sites, float(arrays["begun"][0]))
+        template = _start(fn, self.me, *down.unpack(arrays["begun"][1:]))
+        self.saved_derived = tuple(derived.arrays.values()) if derived else ()
+        local = _restored(template, arrays, list(self.saved_derived))
+        self.memory = Memory(scalars["name"], scalars["round"], scalars["question"], arrays["answer"], arrays["begun"], sites, local)
+
+    def _forget_older_runs(self) -> None:
+        """Other runs' states: none can be asked for again, but the last one, by a server that was put back."""
+        if not self.rules.state.is_dir():
+            return
+        others = [folder for folder in self.rules.state.iterdir() if folder.is_dir() and not folder.is_symlink() and folder != self._folder]
+        for folder in sorted(others, key=lambda folder: folder.stat().st_mtime)[:-1]:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """One process for a site's state."""
+        with files.lock(self.rules.state):
+            yield
+
+
+def _is_derived(node: Any) -> bool:
+    return isinstance(node, Derived)
+
+
+def _restored(template: Any, arrays: dict[str, np.ndarray], derived: list[np.ndarray]) -> Any:
+    leaves, structure = jax.tree.flatten(template, is_leaf=_is_derived)
+    kept = (arrays[f"local.{k}"] for k in range(sum(not _is_derived(leaf) for leaf in leaves)))
+    rest = iter(derived)
+
+    def derived_like(leaf: Derived) -> Derived:
+        return jax.tree.map(lambda part: jax.numpy.asarray(next(rest)), leaf)
+
+    return jax.tree.unflatten(structure, [derived_like(leaf) if _is_derived(leaf) else jax.numpy.asarray(next(kept)) for leaf in leaves])
+
+
+_start = jax.jit(lambda fn, me, *down: fn(me, *down), static_argnums=0)
+
+
+_round = jax.jit(lambda fn, me, local, *down: fn(me, local, *down), static_argnums=0)
+
+__all__ = ["CENSUS", "Memory", "Rules", "Site", "read_rules"]
