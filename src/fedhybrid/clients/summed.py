@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from ..federation.agreed import CENSUS, sizes_of
 from ..federation.grid import Grid
 from ..federation.journal import Record
 from ..federation.sums import SumExchange, Summed
@@ -29,7 +28,7 @@ class SummedRemote(Remote):
         self.stream: int | None = None  # the question whose changes are being summed
 
     def _census(self) -> np.ndarray:
-        return self._refined(Grid(CENSUS, self.terms.secure.bits, self.n), -1).row
+        return self._refined(Grid((True, True), self.terms.secure.bits, self.n), -1).row
 
     def _total(self, number: int, body: np.ndarray, up: Any, stale: bool, wrong: Callable) -> tuple[int, frozenset[str], Any]:
         record = next(self.recorded, None)
@@ -51,7 +50,7 @@ class SummedRemote(Remote):
         """A sum; at a better scale where the first was a shot in the dark, and far too coarse."""
         census = number < 0
         question = self._question("census", 0) if census else self._question("ask", number, body)
-        sizes = sizes_of(None if census else self.protocol.questions[number].up)
+        sizes = (1, 1) if census else self.protocol.questions[number].up.sizes
         recover = None if census else self._recovery
         found = self.sums.total(question, sizes, grid.scales, recover, mode=mode)
         if grid.after(found.scales, found.largest) and mode == Mode.SUM:

@@ -2,10 +2,8 @@
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from ..status import InvalidConfig
-from .protocol import Protocol, Shape
+from .protocol import Protocol
 from .terms import Terms
 
 try:
@@ -65,15 +63,3 @@ def refuse_what_no_sum_can_carry(terms: Terms, protocol: Protocol, method: str) 
             f"{method} sends codes that only the single message can be read from, and the server sees sums: "
             "choose another method or compressor, or set [secure] sums = false."
         )
-
-
-CENSUS = (True, True)  # both parts of it are real: the rows' total weight, and the sum of the squares of their largest norms
-
-
-def sizes_of(up: Shape | None) -> tuple[int, ...]:
-    """Of the parts of an answer that have a scale of their own. None: of a census."""
-    return (1, 1) if up is None else up.sizes
-
-
-def split(row: np.ndarray, sizes: tuple[int, ...]) -> list[np.ndarray]:
-    return [np.ascontiguousarray(part) for part in np.split(row, np.cumsum(sizes)[:-1])]

@@ -28,7 +28,6 @@ from ..datasets.table import read_csv
 from ..numerics import scope
 from ..status import CheckpointError, InvalidConfig, InvalidData
 from .envelope import Answer, Question, Refused, digest, read_masked, read_question, seal_answer
-from .kept import Kept
 from .protocol import Protocol, protocol_of
 from .schema import NAME, Key, load, one_of, read_section, site_name, text, whole
 from .terms import Problem, Terms
@@ -111,7 +110,11 @@ class Site:
             raise InvalidData(
                 f"{rules.name}: the table has fewer rows than minimum_rows = {rules.minimum_rows}, and takes no part ({held})."
             )
-        self.identity: Any = self._identified(identity) if terms.secure.sums else None
+        self.identity: Any = None
+        if terms.secure.sums:
+            from .vault import identified
+
+            self.identity = identified(terms, rules.name, rules.key, identity)
         self.vault: Any = None
         self.key: tuple[str, int] | None = None  # the run and epoch that all below is of
         self.me: Any = None
@@ -154,44 +157,22 @@ class Site:
     def _behind_masks(self, question: Question, data: bytes, message: bytes) -> np.ndarray:
         """A message of the masks' protocol; the question's answer goes into a sum, and is seen by nobody."""
         self._admit(question)
-        if not self.terms.secure.sums:
+        if self.identity is None:
             raise Refused("question", "is asked for a secure sum, and none were agreed on.")
         self._open(question)
         if self.vault is None:
-            from . import vault
-            from .agreed import agreement_of
+            from .vault import Vault
 
-            agreement = agreement_of(self.terms, question.run, question.epoch, question.sites)
-            kept = Kept(self._folder / vault.FILE)
-            self.vault = vault.Vault(agreement, self.rules.name, self.identity, max(self.rules.minimum_sites, agreement.least), kept)
-        if self.vault.agreement.names != tuple(sorted(question.sites)):
-            raise Refused("sites", "is asked for sums over other sites than before, in the same epoch.")
+            self.vault = Vault(self.terms, question, self.rules.name, self.identity, self.rules.minimum_sites, self._folder)
+        answer: np.ndarray = self.vault.reply(message, question, digest(data), self._answer, self._sizes)
+        return answer
 
-        def row() -> tuple[np.ndarray, tuple[int, ...]]:
-            if question.kind not in ("census", "ask"):
-                raise Refused("question", "is of a kind that has no sum.")
-            found = self._answer(question, digest(data))
-            if question.kind == "census":
-                return found, (1, 1)
-            assert self.protocol is not None
-            return found, self.protocol.questions[question.numbers[0]].up.sizes
-
-        found: np.ndarray = self.vault.reply(message, bytes.fromhex(digest(data)), question.round, row)
-        return found
-
-    def _identified(self, identity: Any) -> Any:
-        """The private key of the public one that everyone has agreed on."""
-        from .agreed import public_key
-
-        if identity is None:
-            if self.rules.key is None:
-                raise InvalidConfig(f"{self.rules.name}: secure sums need the site's private key: key = … in its own file.")
-            from .keys import private_key
-
-            identity = private_key(self.rules.key)
-        if identity.public_key() != public_key(self.rules.name, dict(self.terms.sites)[self.rules.name]):
-            raise InvalidConfig(f"{self.rules.name}: its private key is not that of the public key in federation.toml.")
-        return identity
+    def _sizes(self, question: Question) -> tuple[int, ...]:
+        """Of the parts of an answer that have a scale of their own."""
+        if question.kind == "census":
+            return (1,) * CENSUS
+        assert self.protocol is not None
+        return self.protocol.questions[question.numbers[0]].up.sizes
 
     def _answer(self, question: Question, asked: str) -> np.ndarray:
         if question.kind == "census":
