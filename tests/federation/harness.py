@@ -1,5 +1,6 @@
 """Federations in one process: the very bytes of a deployment, with whatever goes wrong on the way between."""
 
+import functools
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -32,10 +33,26 @@ def rows_of(loss="logistic", seed=0):
     return data
 
 
+@functools.cache
+def identity(name):
+    """A site's key pair: the same in every test; a real one comes from the folder of the federation."""
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    return ec.derive_private_key(1000 + NAMES.index(name), ec.SECP384R1())
+
+
+def public(name, secure):
+    if not secure:
+        return f"key of {name}"
+    from fedhybrid.federation.agreed import public_text
+
+    return public_text(identity(name))
+
+
 def terms_of(method="krylov", loss="logistic", secure=False, **rounds):
     problem = Problem(("u", "v", "w"), "y", None, None, loss, 0.1, "row", True)
     chosen = {"tol": 1e-9, "most": 2000, "deadline": 60.0, "patience": 120.0, "absent": "wait", "strikes": 3, "largest_gradient": None}
-    sites = tuple((name, f"key of {name}") for name in NAMES)
+    sites = tuple((name, public(name, secure)) for name in NAMES)
     return Terms(problem, METHODS[method], Rounds(**chosen | rounds), Secure(secure, None, 40), "127.0.0.1:0", sites)
 
 
@@ -62,7 +79,7 @@ class Federation:
         rules = Rules(name, Path("none"), UPDATES[name], state=self.folder / name)
         if without_state:
             shutil.rmtree(rules.state, ignore_errors=True)
-        self.sites[name] = Site(self.terms, rules, self.data[name])
+        self.sites[name] = Site(self.terms, rules, self.data[name], identity(name) if self.terms.secure.sums else None)
 
     def answer(self, name, message):
         return self.sites[name].answer(message)

@@ -86,7 +86,7 @@ def start(me: Client, x0: Vec, points: Array) -> Local:
 def look(me: Client, local: Local, u: Vec) -> tuple[Local, tuple]:
     points = _with_newest(local.points, u)
     moves = jnp.minimum(local.seen, len(points) - 1)
-    M = Packed(pack(me.f.form(u, _moves(points)[0])), _as_it_is, count=moves * (moves + 1) // 2)  # zero before there are h moves
+    M = Packed(pack(me.f.form(u, _moves(points)[0])), _as_it_is, count=moves * (moves + 1) // 2, linear=True)  # 0 before h moves
     return local._replace(points=points, seen=local.seen + 1), (me.f.value(u), me.f.grad(u), M, local.scale, local.newton)
 
 

@@ -42,7 +42,7 @@ class Meter(NamedTuple):
         return Meter(self.rounds + 1, up, got, self.flops + flops, self.seconds + seconds)
 
 
-@pytree("payload", "count", static=("decode",))
+@pytree("payload", "count", static=("decode", "linear"))
 @dataclass(frozen=True)
 class Packed:
     """Something that a client sends in fewer numbers than it stands for: counted by its payload, averaged after decode(payload)."""
@@ -50,11 +50,17 @@ class Packed:
     payload: Any
     decode: Callable[[Any], Any]  # hashable, and equal for equal codes: a program is compiled for it
     count: Array | None = None  # how many of the payload's numbers are sent, where the others are zero and the server knows which
+    linear: bool = False  # decode(mean of payloads) is the mean of decode(payload): a secure sum can be read
 
 
 def decoded(up: Up) -> Up:
     """What was sent, as the server reads it."""
     return jax.tree.map(lambda part: part.decode(part.payload) if _is_packed(part) else part, up, is_leaf=_is_packed)
+
+
+def summable(up: Up) -> bool:
+    """Whether the mean of what is sent gives the mean of what it stands for."""
+    return all(part.linear for part in jax.tree.leaves(up, is_leaf=_is_packed) if _is_packed(part))
 
 
 def _is_packed(part: Any) -> bool:

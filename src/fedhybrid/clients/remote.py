@@ -54,14 +54,18 @@ class Remote:
         self.epoch = epoch
         record = next(self.recorded, None)
         if record is None:
-            found = self.exchange.ask(self._question("census", 0), 2)
-            rows = np.array([found[name][1] for name in self.names])
-            self.total_weight, self.row_norm = float(np.sum(rows[:, 0])), float(np.sqrt(np.sum(rows[:, 1])))  # of sums alone
+            weight, squares = self._census()
+            self.total_weight, self.row_norm = float(weight), float(np.sqrt(squares))
             if not self.total_weight > 0:
                 raise InvalidConfig("no site has a row (of positive weight).")
             self.journal.add({"kind": "census", "run": self.run, "epoch": epoch}, np.array([self.total_weight, self.row_norm]))
         else:
             self.total_weight, self.row_norm = record.rows.tolist()
+
+    def _census(self) -> np.ndarray:
+        """Sums over all sites."""
+        found = self.exchange.ask(self._question("census", 0), 2)
+        return np.sum([found[name][1] for name in self.names], axis=0)
 
     # ── the algorithm's side ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -77,23 +81,18 @@ class Remote:
         self, fn: Callable[..., Any], local: Local, *down: Any, stale: bool = False, implied: Callable[[Any], Any] | None = None
     ) -> tuple[Local, Any]:
         number = self.protocol.number_of(fn)
-        _, down_shape, up = self.protocol.questions[number]
+        _, down_shape, up, _ = self.protocol.questions[number]
         body = down_shape.pack(down)
         self.round += 1
-        record = next(self.recorded, None)
-        asking = functools.partial(self._ask, number, body, up.floats, stale, self._check(up, implied))
-        answers = asking() if record is None else self._read(record, up.floats)
-        self.asked.append((number, body, frozenset(name for name, (round, _) in answers.items() if round == self.round)))
-        if stale:
-            self.last |= answers
-        rows = [(self.last if stale else answers)[name][1] for name in self.names]
-        mean = jax.tree.map(lambda *leaves: functools.reduce(jnp.add, leaves) / self.n, *(decoded(up.unpack(row)) for row in rows))
-        self.away = self.n - len(self.asked[-1][2])
+        answered, here, total = self._total(number, body, up, stale, self._check(up, implied))
+        self.asked.append((number, body, here))
+        mean = jax.tree.map(lambda leaf: leaf / self.n, total)
+        self.away = self.n - len(here)
         meter = local.meter
         counted = Meter(
-            meter.rounds + 1, meter.floats_up + len(answers) * up.floats, meter.floats_down + self.n * body.size, meter.flops, meter.seconds
+            meter.rounds + 1, meter.floats_up + answered * up.floats, meter.floats_down + self.n * body.size, meter.flops, meter.seconds
         )
-        self.events.tell("round", round=self.round, answered=len(answers), of=self.n)
+        self.events.tell("round", round=self.round, answered=answered, of=self.n)
         return Local((), counted), mean
 
     def one(self, fn: Callable[..., Any], local: Local, who: Any, *down: Any) -> tuple[Local, Any]:
@@ -135,6 +134,16 @@ class Remote:
         asked = self.round if round is None else round
         body = np.zeros(0) if body is None else body
         return Question(kind, self.agreed, self.run, self.epoch, asked, numbers or (number,), self.names, body)
+
+    def _total(self, number: int, body: np.ndarray, up: Any, stale: bool, wrong: Callable) -> tuple[int, frozenset[str], Any]:
+        """How many answered, who of them in this round, and the sum over all sites."""
+        record = next(self.recorded, None)
+        answers = self._ask(number, body, up.floats, stale, wrong) if record is None else self._read(record, up.floats)
+        if stale:
+            self.last |= answers
+        rows = [(self.last if stale else answers)[name][1] for name in self.names]
+        total = jax.tree.map(lambda *leaves: functools.reduce(jnp.add, leaves), *(decoded(up.unpack(row)) for row in rows))
+        return len(answers), frozenset(name for name, (round, _) in answers.items() if round == self.round), total
 
     def _ask(self, number: int, body: np.ndarray, floats: int, stale: bool, usable: Callable) -> dict[str, tuple[int, np.ndarray]]:
         """Round and reply of everyone who answered, on the disk."""

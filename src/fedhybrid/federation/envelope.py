@@ -4,6 +4,8 @@
     header   strict JSON, with exactly the keys of its kind
     body     float64, little-endian, as many as the question has (protocol.py)
 
+In a secure sum (sums.py) a question travels beside the message of the masks' protocol, and the answer's body is such a message.
+
 An answer names the question that it answers by its SHA-256, so that one of another run, round or point is none.
 """
 
@@ -17,9 +19,11 @@ import numpy as np
 
 from ..status import FedHybridError, Status
 
+MASKED = {"question": int}  # how many of the body's bytes are the question; the rest is of the masks' protocol
+BYTES = -1  # in place of a number of floats: the body is no row
 MAGIC, VERSION, PREAMBLE, TRAILER = b"FedHybMs", 1, struct.Struct("<8sIIQ"), 32
 LARGEST_HEADER = 1 << 16
-KINDS = ("census", "start", "ask", "again")
+KINDS = ("census", "start", "ask", "again", "keys")
 
 
 class Refused(FedHybridError):
@@ -52,7 +56,7 @@ class Answer(NamedTuple):
     memory: str  # drawn when the site's state was made: another one tells that a state was lost
     refused: str  # "" or why, one of CODES
     message: str
-    body: np.ndarray
+    body: np.ndarray  # float64, or bytes
 
 
 CODES = ("terms", "old", "lost", "sites", "rows", "question", "run", "failed", "range")
@@ -127,7 +131,21 @@ def read_question(data: Any) -> Question:
 def seal_answer(answer: Answer) -> bytes:
     header = answer._asdict()
     del header["body"]
-    return seal(header, answer.body.astype("<f8").tobytes())
+    body = answer.body if answer.body.dtype == np.uint8 else answer.body.astype("<f8")
+    return seal(header, body.tobytes())
+
+
+def seal_masked(question: bytes, message: bytes) -> bytes:
+    return seal({"question": len(question)}, question + message)
+
+
+def read_masked(data: Any) -> tuple[bytes, bytes] | None:
+    """A question and the message of the masks' protocol; None where it is a question alone."""
+    try:
+        header, body = unseal(data, MASKED)
+    except Refused:
+        return None  # whoever reads it as a question says what is wrong with it
+    return body[: header["question"]], body[header["question"] :]
 
 
 def read_answer(data: Any, expected: Mapping[str, int]) -> Answer | None:
@@ -140,6 +158,8 @@ def read_answer(data: Any, expected: Mapping[str, int]) -> Answer | None:
         if header["refused"] not in CODES or body:
             raise Refused("question", "refuses for a reason that is not known.")
         return Answer(**header, body=np.zeros(0))
+    if expected[header["question"]] == BYTES:
+        return Answer(**header, body=np.frombuffer(body, np.uint8))
     if len(body) != 8 * (floats := expected[header["question"]]):
         raise Refused("question", f"holds {len(body)} bytes, and {8 * floats} were asked for.")
     values = read_floats(body)

@@ -1,7 +1,7 @@
 """One question to all sites, and their answers: sent again where that may help, checked, and waited for no longer than was agreed."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -66,14 +66,14 @@ class Exchange:
         self.open = {key: self.open[key] for key in also if key in self.open} | {asked: Open(question, floats, usable)}
         waiting, found = set(self.names), dict[str, tuple[int, np.ndarray]]()
         began = pushed = time.monotonic()
-        self._push(waiting, data)
+        self._push(dict.fromkeys(waiting, data))
         while waiting:
             spent = time.monotonic() - began
             if spent >= self._limit(waiting, bridged):
                 break
             if time.monotonic() - pushed >= RESEND:
                 pushed = time.monotonic()
-                self._push(waiting, data)
+                self._push(dict.fromkeys(waiting, data))
             for name, raw in self.link.pull(min(PULL, max(0.0, self._limit(waiting, bridged) - spent))):
                 answer = self._read(name, raw)
                 if answer is None:
@@ -98,10 +98,9 @@ class Exchange:
             return self.rounds.deadline * (GRACE if waiting <= self.late else 1.0)
         return self.rounds.deadline if self.rounds.absent == "abort" else max(self.rounds.patience, self.rounds.deadline)
 
-    def _push(self, to: Iterable[str], data: bytes) -> None:
-        messages = dict.fromkeys(sorted(to), data)
-        self.bytes_down += len(data) * len(messages)
-        self.link.push(messages)
+    def _push(self, messages: Mapping[str, bytes]) -> None:
+        self.bytes_down += sum(map(len, messages.values()))
+        self.link.push(dict(sorted(messages.items())))
 
     def _on_absence(self, missing: frozenset[str], question: Question, bridged: frozenset[str]) -> None:
         names = ", ".join(sorted(missing))

@@ -15,7 +15,7 @@ from jax import lax
 
 from .. import certificate
 from ..algorithms.base import Algorithm
-from ..clients.base import Client, Local, Meter, decoded
+from ..clients.base import Client, Local, Meter, decoded, summable
 from ..fleet import Fleet
 from ..numerics import scope
 from ..status import InvalidConfig
@@ -81,6 +81,7 @@ class Question(NamedTuple):
     fn: Callable[..., Any]
     down: Shape
     up: Shape
+    summable: bool  # whether a sum of answers says as much as the answers
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ class Recorder:
 
     def mean(self, fn: Callable[..., Any], local: Local, *down: Any, stale: bool = False, implied: Any = None) -> tuple[Local, Any]:
         part, up = fn(self.me, local.parts, *down)
-        self.asked.setdefault(fn, Question(fn, Shape.of(down), Shape.of(up)))
+        self.asked.setdefault(fn, Question(fn, Shape.of(down), Shape.of(up), summable(up)))
         return local._replace(parts=part), decoded(up)
 
     def one(self, fn: Callable[..., Any], local: Local, who: Any, *down: Any) -> tuple[Local, Any]:

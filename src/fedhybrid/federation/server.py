@@ -24,9 +24,15 @@ from ..status import QuorumLost
 from .events import Events, Listener
 from .exchange import Exchange, Gone
 from .journal import Journal, Record
+from .kept import Kept
 from .link import Link
-from .protocol import protocol_of
+from .protocol import Protocol, protocol_of
 from .terms import Terms
+
+LABELS = {
+    "plain": "The server saw what every site sent.",
+    "secagg": "The server saw sums over the sites, and what no single one sent.",
+}
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,7 @@ class Run:
         self.link, self.folder, self.events = link, folder, events
         self.terms, self.agreed = terms, terms.digest()  # of the first epoch: what the sites have in their files
         self.run = secrets.token_hex(8)
+        self.label = "plain"
         self.left: dict[str, str] = {}  # who is gone, and why
 
     def finish(self) -> Result:
@@ -71,8 +78,7 @@ class Run:
 
     def _epoch(self, terms: Terms, journal: Journal, epoch: int, start: Any) -> Result | Record:
         stand_in, algorithm = terms.stand_in(), terms.algorithm()
-        exchange = Exchange(self.link, terms.rounds, terms.names, self.events)
-        remote = Remote(exchange, terms, self.agreed, protocol_of(algorithm, stand_in, terms.n), journal, self.events, self.run)
+        remote = self._remote(terms, journal, epoch, protocol_of(algorithm, stand_in, terms.n), str(algorithm.spec))
         driver: Driver | None = None
         self.events.tell("epoch", run=self.run, epoch=epoch, sites=list(terms.names), rounds_on_record=len(journal.records))
         try:
@@ -93,6 +99,21 @@ class Run:
             journal.add(*record)
             return record
 
+    def _remote(self, terms: Terms, journal: Journal, epoch: int, protocol: Protocol, method: str) -> Remote:
+        """The sites, in the open or behind masks."""
+        rest = terms, self.agreed, protocol, journal, self.events, self.run
+        if not terms.secure.sums:
+            return Remote(Exchange(self.link, terms.rounds, terms.names, self.events), *rest)
+        from ..clients.summed import SummedRemote
+        from .agreed import agreement_of, refuse_what_no_sum_can_carry
+        from .sums import SumExchange
+
+        refuse_what_no_sum_can_carry(terms, protocol, method)
+        agreement = agreement_of(self.terms, self.run, epoch, terms.names)
+        self.label = f"secagg({agreement.n}, {agreement.threshold})"
+        kept = Kept(self.folder / f"epoch-{epoch:03}.sums")
+        return SummedRemote(SumExchange(self.link, terms.rounds, self.events, agreement, kept), *rest)
+
     @contextlib.contextmanager
     def _journal(self, epoch: int) -> Iterator[Journal]:
         journal = Journal(self.folder / f"epoch-{epoch:03}.log")
@@ -102,7 +123,8 @@ class Run:
             journal.close()
 
     def _with_notes(self, result: Result) -> Result:
-        notes = [f"{name} took no part to the end: {why} The answer is that of the others." for name, why in self.left.items()]
+        notes = [f"Privacy: {self.label}. {LABELS[self.label[:6]]}"]
+        notes += [f"{name} took no part to the end: {why} The answer is that of the others." for name, why in self.left.items()]
         told = self.events.counts
         if told["bridged"]:
             notes.append(f"In {told['bridged']} rounds last replies stood in for sites that were late.")
@@ -114,7 +136,7 @@ class Run:
         largest = self.terms.rounds.largest_gradient
         if largest is not None and result.m_hat > 0:
             notes.append(f"A site that lies within the agreed largest gradient moves the answer by at most {largest / result.m_hat:.3g}.")
-        return replace(result, notes=(*result.notes, *notes))
+        return replace(result, notes=(notes[0], *result.notes, *notes[1:]))
 
 
 def nothing_done(error: QuorumLost, start: Any, terms: Terms, algorithm: str) -> Result:

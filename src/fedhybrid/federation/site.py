@@ -27,7 +27,7 @@ from ..curvature import UPDATES, Derived
 from ..datasets.table import read_csv
 from ..numerics import scope
 from ..status import CheckpointError, InvalidConfig, InvalidData
-from .envelope import Answer, Question, Refused, digest, read_question, seal_answer
+from .envelope import Answer, Question, Refused, digest, read_masked, read_question, seal_answer
 from .protocol import Protocol, protocol_of
 from .schema import NAME, Key, load, one_of, read_section, site_name, text, whole
 from .terms import Problem, Terms
@@ -96,8 +96,9 @@ def read_rows(path: Path, problem: Problem) -> tuple:
 class Site:
     """`answer(question) → answer`, as bytes. It never raises: what is wrong with a question is an answer too."""
 
-    def __init__(self, terms: Terms, rules: Rules, sites: tuple | None = None) -> None:
-        """`sites`: the rows themselves (A, y, …), where they are not to be read from the file that the rules name."""
+    def __init__(self, terms: Terms, rules: Rules, sites: tuple | None = None, identity: Any = None) -> None:
+        """`sites`: the rows themselves (A, y, …), where they are not to be read from the file that the rules name.
+        `identity`: the private key itself, likewise."""
         if rules.name not in terms.names:
             raise InvalidConfig(f"{rules.name} is none of the sites of this federation: {', '.join(terms.names)}.")
         if terms.n < rules.minimum_sites:
@@ -109,6 +110,12 @@ class Site:
             raise InvalidData(
                 f"{rules.name}: the table has fewer rows than minimum_rows = {rules.minimum_rows}, and takes no part ({held})."
             )
+        self.identity: Any = None
+        if terms.secure.sums:
+            from .vault import identified
+
+            self.identity = identified(terms, rules.name, rules.key, identity)
+        self.vault: Any = None
         self.key: tuple[str, int] | None = None  # the run and epoch that all below is of
         self.me: Any = None
         self.protocol: Protocol | None = None
@@ -116,13 +123,15 @@ class Site:
         self.saved_derived: tuple[np.ndarray, ...] = ()
 
     def answer(self, data: bytes) -> bytes:
+        masked = read_masked(data)
         try:
-            question = read_question(data)
+            question = read_question(data if masked is None else masked[0])
         except Refused as error:
             return self._seal(Question("", "", "", 0, 0, (), (), NOTHING), digest(data) if isinstance(data, bytes) else "", error)
         try:
             with scope():
-                return self._seal(question, digest(data), self._answer(question, digest(data)))
+                body = self._in_the_open(question, digest(data)) if masked is None else self._behind_masks(question, *masked)
+                return self._seal(question, digest(data), body)
         except Refused as error:
             return self._seal(question, digest(data), error)
         except (CheckpointError, OSError) as error:
@@ -139,8 +148,33 @@ class Site:
 
     # ── questions ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _answer(self, question: Question, asked: str) -> np.ndarray:
+    def _in_the_open(self, question: Question, asked: str) -> np.ndarray:
         self._admit(question)
+        if self.terms.secure.sums and question.kind not in ("start", "again"):  # those are answered with nothing
+            raise Refused("question", "answers in secure sums only, as was agreed.")
+        return self._answer(question, asked)
+
+    def _behind_masks(self, question: Question, data: bytes, message: bytes) -> np.ndarray:
+        """A message of the masks' protocol; the question's answer goes into a sum, and is seen by nobody."""
+        self._admit(question)
+        if self.identity is None:
+            raise Refused("question", "is asked for a secure sum, and none were agreed on.")
+        self._open(question)
+        if self.vault is None:
+            from .vault import Vault
+
+            self.vault = Vault(self.terms, question, self.rules.name, self.identity, self.rules.minimum_sites, self._folder)
+        answer: np.ndarray = self.vault.reply(message, question, digest(data), self._answer, self._sizes)
+        return answer
+
+    def _sizes(self, question: Question) -> tuple[int, ...]:
+        """Of the parts of an answer that have a scale of their own."""
+        if question.kind == "census":
+            return (1,) * CENSUS
+        assert self.protocol is not None
+        return self.protocol.questions[question.numbers[0]].up.sizes
+
+    def _answer(self, question: Question, asked: str) -> np.ndarray:
         if question.kind == "census":
             return np.array([self.fleet.total_weight, self.fleet.row_norm**2])
         self._open(question)
@@ -163,6 +197,8 @@ class Site:
             raise Refused("sites", "is asked for sites that it does not know, or without itself.")
         if len(question.sites) < self.rules.minimum_sites:
             raise Refused("sites", f"takes no part with {len(question.sites)} sites: its minimum_sites is {self.rules.minimum_sites}.")
+        if self.terms.secure.sums and self.terms.rounds.absent != "drop" and len(question.sites) < self.terms.n:
+            raise Refused("sites", "is asked for sums without some of the sites, and the terms do not say absent = 'drop'.")
 
     def _open(self, question: Question) -> None:
         """The state of this run and epoch, from the disk if need be."""
@@ -171,6 +207,7 @@ class Site:
         if not NAME.fullmatch(question.run):
             raise Refused("run", "is asked for a run whose name cannot be a folder's.")
         self.key, self.memory, self.me, self.protocol, self.saved_derived = (question.run, question.epoch), None, None, None, ()
+        self.vault = None
         self._load()
 
     def _start(self, question: Question, asked: str) -> np.ndarray:
@@ -192,7 +229,7 @@ class Site:
         (number,) = question.numbers if len(question.numbers) == 1 else (-1,)
         if not 0 <= number < len(known.questions):
             raise Refused("question", f"is asked for number {number}, which this method does not have.")
-        _, down, up = known.questions[number]
+        _, down, up, _ = known.questions[number]
         if len(question.body) != down.floats or not down.whole_where_it_must_be(question.body):
             raise Refused("question", "does not have the shape that its question has.")
         local, sent = _round(known.questions[number].fn, self.me, memory.local, *down.unpack(question.body))
@@ -210,7 +247,7 @@ class Site:
         for number in question.numbers:
             if number >= len(known.questions):
                 raise Refused("question", f"is asked for number {number}, which this method does not have.")
-            fn, down, _ = known.questions[number]
+            fn, down, *_ = known.questions[number]
             local, _ = _round(fn, self.me, local, *down.unpack(question.body[at : at + down.floats]))
             at += down.floats
         if at != len(question.body):
