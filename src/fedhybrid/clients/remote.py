@@ -93,7 +93,9 @@ class Remote:
         counted = Meter(
             meter.rounds + 1, meter.floats_up + len(answers) * up.floats, meter.floats_down + self.n * body.size, meter.flops, meter.seconds
         )
-        self.events.tell("round", round=self.round, answered=len(answers), of=self.n)
+        took_part = sorted(self.asked[-1][2])
+        bytes_so_far = {"bytes_up": self.exchange.bytes_up, "bytes_down": self.exchange.bytes_down}
+        self.events.tell("round", round=self.round, answered=len(answers), of=self.n, sites=took_part, **bytes_so_far)
         return Local((), counted), mean
 
     def one(self, fn: Callable[..., Any], local: Local, who: Any, *down: Any) -> tuple[Local, Any]:
