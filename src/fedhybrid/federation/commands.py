@@ -7,7 +7,6 @@ import contextlib
 import json
 import logging
 import os
-import re
 import signal
 import threading
 import time
@@ -319,10 +318,10 @@ class _Reporter(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        reason = re.sub(r" \(for \d+ s\)\.$", "", text)
+        reason = text.partition(" (")[0]
         if reason != self.said:
             self.said = reason
-            self.lines.say(f"{reason}.")
+            self.lines.say(text)
         else:
             self.lines.pass_by(text)
 

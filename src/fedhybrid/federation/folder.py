@@ -27,9 +27,9 @@ RESERVED = ("sites", "run", "flower")  # folders beside the sites' own
 MISSING = "Federations run over Flower, which is not installed here: pip install 'fedhybrid[flower]'"
 
 TERMS = """\
-# What everyone in this federation has agreed on. The same file lies at the server
-# and at every site; each question carries its digest, and a site answers those of
-# its own copy only. After a change:  fedhybrid federation share FOLDER
+# What everyone in this federation has agreed on. The same file lies at the
+# server and at every site; each question carries its digest, and a site answers
+# those of its own copy only. After a change: fedhybrid federation share FOLDER
 
 [problem]
 features = {features}
@@ -48,7 +48,7 @@ name = {method}{method_pad}  # parameters, if any, are further lines here
 tol = 1e-8                  # SOLVED: proved to be so near the optimum
 most = 10000                # rounds
 absent = "wait"             # of a site: wait, bridge, drop, abort
-deadline = 60.0             # seconds that a round waits for a site, if it need not
+deadline = 60.0             # seconds that a round waits for a late site
 patience = 3600.0           # seconds that a site may be away, if needed
 strikes = 3                 # unusable replies; then a site is put out
 # largest_gradient = 10.0   # a site's reply that implies more is not used

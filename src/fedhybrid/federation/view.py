@@ -4,6 +4,7 @@ import json
 import math
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ class Story:
         self.waiting: tuple[str, ...] = ()
         self.began = self.last = self.since = 0.0
         self.bytes_up = self.bytes_down = 0
+        self.recent: deque[tuple[int, float]] = deque(maxlen=12)  # rounds, and when they were done
         self.gone: dict[str, str] = {}
         self.ended: dict[str, Any] | None = None
 
@@ -42,10 +44,12 @@ class Story:
         self.last, self.began = when, self.began or when
         if what == "epoch":
             self.epoch, self.ended, self.round, self.waiting = details["epoch"], None, 0, ()
+            self.recent.clear()
             kept = self.sites
             self.sites = {name: kept.get(name, {"round": 0, "when": 0.0, "late": 0, "strikes": 0, "why": ""}) for name in details["sites"]}
         elif what == "round":
             self.round, self.waiting = details["round"], ()
+            self.recent.append((self.round, when))
             self.bytes_up, self.bytes_down = details.get("bytes_up", 0), details.get("bytes_down", 0)
             for name in details.get("sites", ()):
                 self.sites[name] |= {"round": self.round, "when": when}
@@ -114,7 +118,7 @@ class ServerView:
 
     def __init__(self, link: Link, terms: Terms, console: Console) -> None:
         self.link, self.terms, self.console = link, terms, console
-        self.story, self.here, self.said, self.began = Story(), frozenset[str](), time.monotonic(), time.time()
+        self.story, self.here, self.said = Story(), frozenset[str](), time.monotonic()
         self.told_waiting: tuple[str, ...] = ()
         self.live = Live(self, console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
 
@@ -154,7 +158,8 @@ class ServerView:
         story, now = self.story, time.time()
         head = Text(f"round {story.round}", style="bold")
         residual = "" if math.isnan(story.residual) else f"   residual {story.residual:.1e}"
-        pace = f"   {(now - self.began) / story.round:.2f} s a round" if story.round else ""
+        (first, since), (last, until) = (story.recent[0], story.recent[-1]) if story.recent else ((0, 0.0), (0, 0.0))
+        pace = f"   {(until - since) / (last - first):.2f} s a round" if last > first else ""
         head.append(f"{residual}   ↑ {amount(story.bytes_up)}  ↓ {amount(story.bytes_down)}{pace}", style="not bold")
         absent = [name for name in self.terms.names if name not in self.here and name not in story.gone]
         waiting = f"waiting for {', '.join(absent)} to connect" if absent else ""
@@ -188,14 +193,14 @@ class Lines:
         self.terminal, self.open, self.said = sys.stdout.isatty(), False, 0.0
 
     def say(self, text: str) -> None:
+        self.said = time.monotonic()
         self._write(text, "\n")
 
     def pass_by(self, text: str) -> None:
         if self.terminal:
             self._write(text[:70], "")
-        elif time.monotonic() - self.said > SELDOM or not self.said:
-            self.said = time.monotonic()
-            self._write(text, "\n")
+        elif time.monotonic() - self.said > SELDOM:
+            self.say(text)
 
     def close(self) -> None:
         if self.open:
@@ -218,7 +223,7 @@ def show_answer(answer: Mapping[str, Any], console: Console) -> None:
     def print_text(text: str) -> None:
         console.print(text, markup=False, highlight=False)
 
-    print_text(f"{status} after {answer['rounds']} rounds: {answer['message']}")
+    print_text(f"{status} after {answer['rounds']} rounds. {answer['message']}")
     bound = number(answer["error_bound"])
     far = f"At most {bound:.1e} from the optimum, which is proved." if math.isfinite(bound) else "No distance to the optimum is proved."
     print_text(f"{far} Sites: {', '.join(answer['sites'])}. Method: {answer['algorithm']}.")
@@ -230,7 +235,7 @@ def show_answer(answer: Mapping[str, Any], console: Console) -> None:
     table.add_column("column", max_width=50)
     table.add_column("coefficient", justify="right", no_wrap=True)
     for name, value in answer["coefficients"].items():
-        table.add_row(escape(name), f"{value: .10g}")
+        table.add_row(escape(name), f"{value:#.9g}")
     console.print()
     console.print(table, highlight=False)
 
