@@ -8,7 +8,7 @@ Nothing here depends on the clock except when to look, which changes no number.
 import hashlib
 import math
 import time
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,7 +21,6 @@ from .checkpoint import Checkpoint, Snapshot
 from .clients.base import Client, Clients
 from .fleet import Objective
 from .linalg import eigvalsh
-from .progress import Progress
 from .result import Result, TraceBuilder
 from .status import CheckpointError, QuorumLost, Status
 from .watch import Halt, Watch, advance, norm
@@ -48,6 +47,12 @@ class Limits(NamedTuple):
     max_seconds: float
 
 
+class Bar(Protocol):
+    """What is told how far the run has come."""
+
+    def show(self, rounds: int, residuals: np.ndarray) -> None: ...
+
+
 class Driver:
     """One call of `solve`."""
 
@@ -59,7 +64,7 @@ class Driver:
         start: Array,
         limits: Limits,
         place: Checkpoint | None,
-        bar: Progress | None,
+        bar: Bar | None,
         start_given: bool = False,
         warm: bool = False,
     ) -> None:

@@ -92,7 +92,8 @@ class Remote:
         counted = Meter(
             meter.rounds + 1, meter.floats_up + answered * up.floats, meter.floats_down + self.n * body.size, meter.flops, meter.seconds
         )
-        self.events.tell("round", round=self.round, answered=answered, of=self.n)
+        bytes_so_far = {"bytes_up": self.exchange.bytes_up, "bytes_down": self.exchange.bytes_down}
+        self.events.tell("round", round=self.round, answered=answered, of=self.n, sites=sorted(here), **bytes_so_far)
         return Local((), counted), mean
 
     def one(self, fn: Callable[..., Any], local: Local, who: Any, *down: Any) -> tuple[Local, Any]:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 Listener = Callable[[str, dict[str, Any]], None]
 
 
@@ -24,6 +26,11 @@ class Events:
             self.file.write(json.dumps({"time": round(time.time(), 3), "what": what, **details}) + "\n")
         for listener in self.listeners:
             listener(what, details)
+
+    def show(self, rounds: int, residuals: np.ndarray) -> None:
+        """As a bar of the driver's."""
+        if len(residuals):
+            self.tell("residual", round=rounds, residual=float(residuals[-1]))
 
     def close(self) -> None:
         if self.file is not None:

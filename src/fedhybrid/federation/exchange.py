@@ -74,6 +74,7 @@ class Exchange:
             if time.monotonic() - pushed >= RESEND:
                 pushed = time.monotonic()
                 self._push(dict.fromkeys(waiting, data))
+                self.events.tell("waiting", round=question.round, sites=sorted(waiting), seconds=round(spent, 1))
             for name, raw in self.link.pull(min(PULL, max(0.0, self._limit(waiting, bridged) - spent))):
                 answer = self._read(name, raw)
                 if answer is None:

@@ -85,7 +85,7 @@ class Run:
             remote.enrol(epoch)
             objective = Roster(terms.n, stand_in.d, stand_in.reg, stand_in.loss, terms.names, remote.row_norm, self.agreed)
             limits = Limits(terms.rounds.tol, terms.rounds.most, float("inf"))
-            driver = Driver(objective, remote, algorithm, start, limits, None, None, start_given=epoch > 0)
+            driver = Driver(objective, remote, algorithm, start, limits, None, self.events, start_given=epoch > 0)
             return driver.finish()
         except QuorumLost as error:  # before the first round
             self.events.tell("ended", status=str(error.status), why=str(error))
