@@ -250,16 +250,20 @@ def server(
     ] = None,
     port: Annotated[int | None, typer.Option(help="Default: the one in the terms.", min=1, max=65535)] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS, on this machine alone; for trying things out.")] = False,
+    absent: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run the federation to its end. Killed or stopped, the same command goes on.
 
-    What is done when a site is away stands in federation.toml ([rounds] absent), for all have agreed on it.
+    What is done when a site is away stands in federation.toml, in its section rounds, for all have agreed on it.
 
     Example: fedhybrid server fl
     """
     from .federation import commands
+    from .status import InvalidConfig
 
     with _plain_errors():
+        if absent is not None:
+            raise InvalidConfig(f"--absent: all sites have agreed on it, so it stands in {folder / 'federation.toml'} ([rounds] absent).")
         _end_with(commands.server(folder, host, port, insecure, _console()))
 
 
@@ -276,10 +280,10 @@ def site(
 
     Example: fedhybrid site hospital-a --data a.csv
     """
-    from .federation import commands
+    from .federation.attend import attend
 
     with _plain_errors():
-        _end_with(commands.site(folder, name, data, update, engine, insecure))
+        _end_with(attend(folder, name, data, update, engine, insecure))
 
 
 @app.command()

@@ -143,6 +143,10 @@ def test_a_mistake_in_the_terms_names_the_key(old, new, said, federation):
         assert said in run(*command, expect=2)
 
 
+def test_what_all_have_agreed_on_is_not_changed_on_the_command_line(federation):
+    assert "[rounds] absent" in run("server", federation, "--absent", "drop", expect=2)
+
+
 def test_changed_terms_are_shared_and_a_rotated_key_is_in_them(federation):
     path = federation / "federation.toml"
     change(federation, "tol = 1e-11", "tol = 1e-9")

@@ -1,41 +1,31 @@
-"""What the commands of a federation do: server, site, simulate, status, result. Each returns its exit status.
+"""What the commands at the server do: server, simulate, status, result. Each returns its exit status.
 
 0  solved, or done what was asked     1  ended otherwise     2  the caller's mistake, raised as InvalidConfig or InvalidData
 """
 
-import contextlib
 import json
-import logging
 import os
-import signal
-import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console
 
-from ..curvature import UPDATES
 from ..result import Result
 from ..status import InvalidConfig, Status
-from .envelope import ANSWER, Refused, read_question, unseal
 from .folder import RUN, TERMS_FILE, check_registered, need_flower, terms_of
-from .schema import one_of
 from .server import serve
+from .signals import Stopped, stopped_by_signals
 from .simulate import RULES, rules_beside
 from .simulate import simulate as run_simulation
-from .site import Rules, Site, read_rules
+from .site import Rules
 from .terms import Terms, read_terms
-from .view import Lines, ServerView, clock, show_answer, story_of
+from .view import ServerView, clock, show_answer, story_of
 
-RESULT, EVENTS, AGREED, STOCK = "result.json", "events.jsonl", "terms", "FEDHYBRID_SITE"
+RESULT, EVENTS, AGREED = "result.json", "events.jsonl", "terms"
 TO_BE_CONTINUED = (Status.INTERRUPTED, Status.QUORUM_LOST, Status.CHECKPOINT_ERROR)  # the same command goes on after them
-
-
-class Stopped(BaseException):
-    """SIGTERM or Ctrl-C. Not a KeyboardInterrupt, which a solver answers with one more round: all is on the disk already."""
 
 
 def server(folder: Path, host: str | None, port: int | None, insecure: bool, console: Console) -> int:
@@ -54,7 +44,7 @@ def server(folder: Path, host: str | None, port: int | None, insecure: bool, con
         host = "127.0.0.1" if insecure or is_loopback(host_of(terms.address)) else "0.0.0.0"
     port = int(terms.address.rpartition(":")[2]) if port is None else port
     try:
-        with _stopped_by_signals(), Server(folder, host, port, insecure=insecure) as running:
+        with stopped_by_signals(), Server(folder, host, port, insecure=insecure) as running:
             _keep_to(folder / RUN, terms)
             with ServerView(running.link, terms, console) as view:
                 tls = " without TLS" if insecure else ""
@@ -71,34 +61,6 @@ def server(folder: Path, host: str | None, port: int | None, insecure: bool, con
     if not answer["finished"]:
         console.print(f"\nNothing is lost: fedhybrid server {folder} goes on from here.", highlight=False, soft_wrap=True)
     return _exit_status(answer)
-
-
-def site(folder: Path, name: str | None, data: Path | None, update: str | None, engine: str, insecure: bool) -> int:
-    need_flower()
-    from .keys import CA
-
-    one_of("direct", "stock")("--engine", engine)
-    if update is not None:
-        one_of(*UPDATES)("--update", update)
-    if insecure and engine == "stock":
-        raise InvalidConfig("--insecure: a stock SuperNode is started with TLS only.")
-    place = _place_of_site(folder, name)
-    terms, rules = terms_of(place), _own_rules(place, data, update)
-    if rules.key is None:
-        raise InvalidConfig(f"{place / RULES} needs key, the file of this site's private key.")
-    lines, stop = Lines(), threading.Event()
-    with _stop_set_by_signals(stop), contextlib.closing(lines):
-        here = Site(terms, rules)
-        held = here.fleet.sites[0].A.shape[0]
-        lines.say(f"{rules.name}: {held:,} rows of {rules.data}, update {rules.update}, {terms.n} sites. Ctrl-C ends it.")
-        lines.say(f"Connecting to {terms.address} …")
-        if engine == "stock":
-            _serve_by_supernode(terms, rules, place, stop)
-        else:
-            with here.locked():
-                _serve(here, terms, rules, None if insecure else place / CA, stop, lines)
-        lines.say("Ended.")
-    return 0
 
 
 def simulate(path: Path, data: Mapping[str, Path], console: Console) -> int:
@@ -233,144 +195,3 @@ def _holder(run: Path) -> str:
         return holder if any(len(lock) > 5 and lock[5].endswith(f":{inode}") for lock in held) else ""
     except OSError:
         return ""
-
-
-# ── a site ────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _place_of_site(folder: Path, name: str | None) -> Path:
-    """The folder itself, or the site's in a federation's."""
-    place = folder / name if name is not None and not (folder / RULES).is_file() else folder
-    if not (place / RULES).is_file():
-        hint = " Which site? Give --name." if name is None and (folder / TERMS_FILE).is_file() else ""
-        raise InvalidConfig(f"{place} holds no {RULES}: name the folder that was made for this site.{hint}")
-    if name is not None and (said := read_rules(place / RULES).name) != name:
-        raise InvalidConfig(f"{place / RULES} is of {said}, not of {name}.")
-    return place
-
-
-def _own_rules(place: Path, data: Path | None, update: str | None) -> Rules:
-    rules = read_rules(place / RULES)
-    return replace(rules, data=data or rules.data, update=update or rules.update)
-
-
-def _serve(here: Site, terms: Terms, rules: Rules, ca: Path | None, stop: threading.Event, lines: Lines) -> None:
-    from .fleet_api import DirectSite
-
-    assert rules.key is not None
-    direct = DirectSite(terms.address, ca, rules.key, memory=rules.state / "node")
-    direct.connected = _Connected(lines, stop)
-    reporter = _Reporter(lines)
-    log = logging.getLogger("fedhybrid.federation.fleet_api")
-    log.setLevel(logging.INFO)
-    log.addHandler(reporter)
-    try:
-        direct.serve(_Told(here, lines), stop)
-    finally:
-        log.removeHandler(reporter)
-
-
-class _Told:
-    """A site's answers, with a line for each."""
-
-    def __init__(self, site: Site, lines: Lines) -> None:
-        self.site, self.lines, self.run = site, lines, ("", -1)
-
-    def __call__(self, data: bytes) -> bytes:
-        answer = self.site.answer(data)
-        with contextlib.suppress(Refused):
-            header, _ = unseal(answer, ANSWER)
-            if header["refused"]:
-                self.lines.say(f"Not answered: {self.site.rules.name} {header['message']}")
-                return answer
-            question = read_question(data)
-            if (question.run, question.epoch) != self.run:
-                self.run = (question.run, question.epoch)
-                self.lines.say(f"A run with {', '.join(question.sites)}.")
-            if question.kind == "again":
-                self.lines.say(f"Its state was given back, up to round {question.round}.")
-            elif question.round:
-                self.lines.pass_by(f"Round {question.round} answered.")
-        return answer
-
-
-class _Connected(threading.Event):
-    def __init__(self, lines: Lines, stop: threading.Event) -> None:
-        super().__init__()
-        self.lines, self.stop = lines, stop
-
-    def set(self) -> None:
-        super().set()
-        self.lines.say("Connected.")
-
-    def clear(self) -> None:
-        if self.is_set() and not self.stop.is_set():
-            self.lines.say("The server is away.")
-        super().clear()
-
-
-class _Reporter(logging.Handler):
-    """Why there is no connection: said once, and then now and then."""
-
-    def __init__(self, lines: Lines) -> None:
-        super().__init__()
-        self.lines, self.said = lines, ""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
-        reason = text.partition(" (")[0]
-        if reason != self.said:
-            self.said = reason
-            self.lines.say(text)
-        else:
-            self.lines.pass_by(text)
-
-
-def _serve_by_supernode(terms: Terms, rules: Rules, place: Path, stop: threading.Event) -> None:
-    from .keys import CA
-    from .processes import stock_site
-
-    assert rules.key is not None
-    given = {"place": str(place.absolute()), "data": str(rules.data.absolute()), "update": rules.update}
-    with stock_site(terms.address, place / CA, rules.key, f"{__name__}:stock_answer", {STOCK: json.dumps(given)}) as process:
-        while not stop.wait(1.0):
-            process.check()
-
-
-def stock_answer(data: bytes) -> bytes:
-    """What a SuperNode calls, in a new process for every question."""
-    given = json.loads(os.environ[STOCK])
-    place = Path(given["place"])
-    site = Site(terms_of(place), _own_rules(place, Path(given["data"]), given["update"]))
-    with site.locked():
-        return site.answer(data)
-
-
-# ── signals ───────────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@contextlib.contextmanager
-def _stopped_by_signals() -> Iterator[None]:
-    def raise_once(number: int, frame: Any) -> NoReturn:
-        for each in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(each, signal.SIG_IGN)
-        raise Stopped
-
-    with _handled(raise_once):
-        yield
-
-
-@contextlib.contextmanager
-def _stop_set_by_signals(stop: threading.Event) -> Iterator[None]:
-    with _handled(lambda number, frame: stop.set()):
-        yield
-
-
-@contextlib.contextmanager
-def _handled(handler: Any) -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
