@@ -112,6 +112,7 @@ class Result:
     algorithm: str = ""
     notes: tuple[str, ...] = field(default=())
     names: tuple[str, ...] = field(default=())  # of the sites, in site order
+    privacy: str = "plain"  # what a federation's server could see of single sites; docs/privacy.md
 
     def __str__(self) -> str:
         return f"{self.status} after {self.rounds} rounds, error bound {self.error_bound:.1e}. {self.message}"

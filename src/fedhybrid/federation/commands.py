@@ -125,9 +125,10 @@ def answer_of(result: Result, terms: Terms) -> dict[str, Any]:
     answer = result.to_dict()
     names = (*terms.problem.features, *(("(intercept)",) if terms.problem.intercept else ()))
     return answer | {
+        "notes": [note for note in answer["notes"] if not note.startswith("Privacy: ")],  # it stands in its own place
         "coefficients": dict(zip(names, answer["x"], strict=True)),
         "sites": list(result.names),
-        "privacy": getattr(result, "privacy", "plain"),
+        "privacy": result.privacy,
         "finished": result.status not in TO_BE_CONTINUED,
         "terms": terms.digest(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

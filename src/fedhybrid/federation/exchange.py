@@ -12,7 +12,7 @@ from .events import Events
 from .link import Link
 from .terms import Rounds
 
-RESEND = 5.0  # seconds after which a site is asked once more: the process that got the question may be gone
+RESEND = 60.0  # seconds after which a site is asked once more; a link itself repeats what a lost connection took with it
 GRACE = 0.1  # a site that was late in the last round is given this part of the deadline in the next
 PULL = 0.5
 FINAL = ("terms", "sites", "rows", "run")  # reasons to refuse that asking again will not change

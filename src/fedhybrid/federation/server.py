@@ -136,7 +136,7 @@ class Run:
         largest = self.terms.rounds.largest_gradient
         if largest is not None and result.m_hat > 0:
             notes.append(f"A site that lies within the agreed largest gradient moves the answer by at most {largest / result.m_hat:.3g}.")
-        return replace(result, notes=(notes[0], *result.notes, *notes[1:]))
+        return replace(result, privacy=self.label, notes=(notes[0], *result.notes, *notes[1:]))
 
 
 def nothing_done(error: QuorumLost, start: Any, terms: Terms, algorithm: str) -> Result:
