@@ -545,7 +545,7 @@ class Counting(fh.Serial):
         super().__init__(fleet)
         self.seen, self.looks = [0, 0, 0], 0
 
-    def mean(self, fn, local, *down, stale=False):
+    def mean(self, fn, local, *down, stale=False, implied=None):
         local, answer = super().mean(fn, local, *down)
         up = answer
         size = lambda tree: sum(np.size(leaf) for leaf in tree) if isinstance(tree, tuple) else np.size(tree)  # noqa: E731  (one line, used on the next)
@@ -628,7 +628,7 @@ def test_an_interrupt_gives_a_finite_point_and_its_certificate(after):
     class Interrupted(fh.Serial):
         steps = 0
 
-        def mean(self, fn, local, *down, stale=False):
+        def mean(self, fn, local, *down, stale=False, implied=None):
             if getattr(fn, "__name__", "") == "look":
                 self.steps += 1
                 if self.steps == after + 1:

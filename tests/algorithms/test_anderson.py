@@ -359,7 +359,7 @@ class Patchy(fh.Serial):
         super().__init__(fleet)
         self.away, self.round, self.replies, self.absent = away, 0, {}, 0
 
-    def mean(self, fn, local, *down, stale=False):
+    def mean(self, fn, local, *down, stale=False, implied=None):
         here = [int(me.id) not in self.away(self.round) for me in self.clients]
         parts = list(local.parts)
         for k, (me, present) in enumerate(zip(self.clients, here, strict=True)):
