@@ -25,7 +25,7 @@ jax.monitoring.register_event_duration_secs_listener(
 
 
 MAPS = Path("/proc/self/maps")
-MOST_MAPS = 30_000  # of the 65 530 that Linux grants a process by default; one test needs a few thousand at most
+MOST_MAPS = 20_000  # of the 65 530 that Linux grants a process by default, and about two gigabytes; one test needs a few thousand
 LOOK_AFTER = 50  # compiled programs, of some thirty maps each: a look takes milliseconds
 
 

@@ -143,7 +143,7 @@ def test_newton_updates_are_chosen_where_they_pay():
     assert auto < 0.7 * gradient
 
 
-@pytest.mark.parametrize("loss", ["poisson", "softmax"])
+@pytest.mark.parametrize("loss", [pytest.param("poisson", marks=pytest.mark.slow), "softmax"])
 def test_any_loss_and_the_smallest_sites_can_be_chosen_for(loss):
     chosen = sample(loss).fleet(update="auto", clock=fh.Clock(speed=1e6))
     assert len(chosen.updates) == len(chosen.choices) == 6

@@ -44,7 +44,7 @@ def test_who_leaves_and_who_comes_back_is_as_if_it_had_always_been_so(loss, algo
     assert any("joined" in note and note.endswith(": b.") for note in again.notes)
 
 
-@pytest.mark.parametrize("loss", EXACT)
+@pytest.mark.parametrize("loss", ["logistic", pytest.param("squared", marks=pytest.mark.slow)])
 def test_a_warm_start_takes_fewer_rounds_than_a_cold_one(loss):
     _, fleet = problem(loss)
     before = fh.solve(fleet, fh.fedhybrid())

@@ -1,6 +1,7 @@
 """FedHybrid that chooses μ, a and b itself, and by Theorem 1."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -39,14 +40,12 @@ def counts(kind):
     return fh.Fleet([(A[part], y[part]) for part in parts], loss=fh.poisson, reg=0.02, update=KINDS[kind])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+PARAMETERLESS_ALWAYS = [("squared", "mixed"), *(("one label", kind) for kind in KINDS)]
+PARAMETERLESS = itertools.product(("squared", "one label", "logistic", "poisson", "huber", "softmax", "counts"), KINDS)
+
+
 @pytest.mark.parametrize(
-    "loss",
-    [
-        "squared",
-        "one label",
-        *(pytest.param(loss, marks=pytest.mark.slow) for loss in ("logistic", "poisson", "huber", "softmax", "counts")),
-    ],
+    ("loss", "kind"), [pytest.param(*cell, marks=[] if cell in PARAMETERLESS_ALWAYS else pytest.mark.slow) for cell in PARAMETERLESS]
 )
 def test_it_solves_without_a_parameter(loss, kind):
     special = {"one label": one_label, "counts": counts}

@@ -21,7 +21,7 @@ def grouped(names):
     return [pytest.param(name, marks=pytest.mark.xdist_group(f"local methods {name}")) for name in names]
 
 
-every_loss = pytest.mark.parametrize("loss", grouped(LOSSES))
+every_loss = pytest.mark.parametrize("loss", ["squared", "logistic", pytest.param("poisson", marks=pytest.mark.slow)])
 every_cell = pytest.mark.parametrize(("loss", "transport"), crossed("local methods", LOSSES))
 squared_only = pytest.mark.parametrize("loss", grouped(["squared"]))
 

@@ -82,9 +82,11 @@ every_transport = pytest.mark.parametrize("transport", TRANSPORTS)
 every_algorithm = pytest.mark.parametrize(
     "algorithm", [pytest.param(name, marks=pytest.mark.xdist_group(f"contract {name} logistic")) for name in TABLE]
 )
-core_algorithms = pytest.mark.parametrize(  # the others in the long tier
-    "algorithm", [pytest.param(name, marks=[] if name in CORE else pytest.mark.slow) for name in TABLE]
-)
+
+
+def these(*always):
+    """Of all algorithms; the others are in the long tier."""
+    return pytest.mark.parametrize("algorithm", [pytest.param(name, marks=[] if name in always else pytest.mark.slow) for name in TABLE])
 
 
 def test_every_algorithm_has_a_row():
@@ -149,7 +151,7 @@ def test_nothing_is_compiled_for_a_second_call_with_other_data_and_other_paramet
     assert not same_bits(changed.x0, again.x0)
 
 
-@core_algorithms
+@these("fedhybrid", "gd", "lbfgs", "newton")
 def test_it_can_be_vmapped_over_its_parameters(algorithm):
     row, chosen = TABLE[algorithm], problem("logistic")
     clients = fh.Stacked(fleet_for(algorithm, chosen.data))
@@ -202,7 +204,7 @@ TINY_CELLS = [
 
 @pytest.mark.parametrize(("name", "transport"), TINY_CELLS)
 @pytest.mark.parametrize("shape", TINY)
-@core_algorithms
+@these("fedhybrid", "krylov", "newton")
 def test_it_survives_the_smallest_fleets(algorithm, shape, name, transport):
     data = sample(name, **TINY[shape], reg=0.5)
     n = len(TINY[shape]["sizes"])
