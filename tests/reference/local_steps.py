@@ -30,8 +30,8 @@ def conjugate_gradients(A, r, C, steps, enough):
     return p
 
 
-def local_steps(clients, kinds, mu, steps, rounds, relaxation=1.8, solved=0.1, enough=1e-2):
-    """From x = 0, λ = 0."""
+def local_steps(clients, kinds, mu, steps, rounds, *, relaxation, solved=0.1, enough=1e-2):
+    """From x = 0, λ = 0. `relaxation`: 1.8 for least squares, else 1."""
     n, d = len(clients), len(clients[0].reg)
     x, lam, x0 = np.zeros((n, d)), np.zeros((n, d)), np.zeros(d)
     xs, lams, x0s = [], [], []

@@ -9,15 +9,15 @@ and then each client, in every round, x₀ being new:
     pᵢ ≈ (∇²fᵢ(xᵢ) + μI)⁻¹(∇fᵢ(xᵢ) − λᵢ⁺ + μ(xᵢ − x₀))
                                                   newton: exactly; gradient and diagonal: `local_steps` conjugate gradients,
                                                   products with ∇²fᵢ, with D⁻¹ as the preconditioner
-    xᵢ⁺ = x₀ + RELAXATION·(xᵢ − pᵢ − x₀)
+    xᵢ⁺ = x₀ + α(xᵢ − pᵢ − x₀)                    α = RELAXATION for least squares, else 1
 
-For equal quadratic clients of curvature q, solved well, disagreement falls by 1 − αμ/(q + μ) and the mean by 1 − αq/(q + μ), α the
-relaxation: at their worst, q = ℓ and m, they are equal for μ = √(mℓ). There is no third kind of mode, as Σλᵢ = 0 from the first round on;
-Newton's dual step b·D(x₀ − xᵢ) would have one, of Σλᵢ, that needs b(ℓ + μ)/μ < 2, and took more rounds (docs/acceleration.md). A round is
-one of ADMM, with the subproblem solved by one truncated step of Newton's method; over-relaxed it converges for 0 < α < 2 and convex fᵢ.
+For equal quadratic clients of curvature q, solved well, disagreement falls by 1 − αμ/(q + μ) and the mean by 1 − αq/(q + μ): at their
+worst, q = ℓ and m, they are equal for μ = √(mℓ). There is no third kind of mode, as Σλᵢ = 0 from the first round on; Newton's dual step
+b·D(x₀ − xᵢ) would have one, of Σλᵢ, that needs b(ℓ + μ)/μ < 2, and took more rounds (docs/acceleration.md). A round is one of ADMM, with
+the subproblem solved by one truncated step of Newton's method; over-relaxed ADMM converges for 0 < α < 2 and convex fᵢ.
 
-α is 1 wherever a step leaves more than SOLVED of its residual: far from x*, where one step of Newton's method is no minimiser, a larger α
-went astray.
+α is 1 where one step of Newton's method is no minimiser: where fᵢ is no quadratic (on logistic data far from centred, clients that chose
+for themselves between two α went astray), and where conjugate gradients left more than SOLVED of the residual.
 
 With one local step, a given a, or a loss of the caller's own (where that bends down, the minimiser near x₀ may be a bad one) it is the
 order of Algorithm 1, both steps from the old xᵢ:
@@ -56,11 +56,11 @@ from .base import Array, Vec, number
 LANCZOS = 24
 FIRST_LOOK = 4  # steps after which curvatures are measured again
 CHANGED = 1.2  # a mean that moved by this factor makes a new μ
-LEAST_STEP = 1e-4
+LEAST_STEP = 1e-14
 LOCAL_STEPS = 10  # conjugate gradients of a client in a round, at most
 ENOUGH = 1e-2  # fewer, where its residual has fallen by this factor
-RELAXATION = 1.8
-SOLVED = 0.1  # it is safe where a step left so little of its residual
+RELAXATION = 1.8  # of a least-squares client
+SOLVED = 0.1  # if its step left so little of the residual
 POWER = 32  # p of the mean that stands for the largest
 
 
@@ -158,10 +158,11 @@ class Update:
         else:
             p = D.solve(r)
         size = jnp.linalg.norm(r)
-        if not isinstance(me.f, Quadratic):
-            p = p * _damping(slope, x, -p, size)
-        solved = jnp.linalg.norm(slope(x - p)) <= SOLVED * size
-        x_next = x0 + jnp.where(solved, RELAXATION, 1.0) * (x - p - x0)
+        if isinstance(me.f, Quadratic):
+            solved = jnp.linalg.norm(slope(x - p)) <= SOLVED * size
+            x_next = x0 + jnp.where(solved, RELAXATION, 1.0) * (x - p - x0)
+        else:
+            x_next = x - p * _damping(slope, x, -p, size)
         return local._replace(x=x_next, lam=lam), (x_next - lam / mu, jnp.sum((x - x0) ** 2), jnp.sum(r**2))
 
 
