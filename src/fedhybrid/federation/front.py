@@ -144,7 +144,7 @@ class Front:
             mine = [accepted]
             task = loop.create_task(self._connection(loop, mine))
             self._open[task] = False
-            task.add_done_callback(lambda done, mine=mine: self._ended(done, mine))  # type: ignore[misc]
+            task.add_done_callback(lambda done, mine=mine: self._ended(done, mine))  # type: ignore[misc]  # a default binds the loop's variable
 
     def _ended(self, task: "asyncio.Task[None]", unused: list[socket.socket]) -> None:
         self._open.pop(task, None)

@@ -114,7 +114,7 @@ class SumExchange(Exchange):
         if server.phase == Phase.ASKED:
             spare = len(asked) - self.agreement.enough
             may_miss = frozenset(asked) if mode == Mode.CHANGES else frozenset()
-            limit = lambda waiting: self._limit(waiting, may_miss if len(waiting) <= spare else frozenset())  # noqa: E731
+            limit = lambda waiting: self._limit(waiting, may_miss if len(waiting) <= spare else frozenset())  # noqa: E731  (one line, used below)
             waiting = self._talk(question, server.pending(), Kind.VECTOR, limit)
             if waiting and (mode != Mode.CHANGES or len(waiting) > spare):
                 self._on_absence(waiting, question, frozenset())
