@@ -304,6 +304,19 @@ def test_a_duplicate_column_in_logistic_regression_is_ill_conditioned(method):
     assert np.linalg.norm(result.x - [truth[0] / 2, truth[1], truth[0] / 2]) <= 1e-8
 
 
+def test_where_rounding_forbids_a_proof_no_rounds_are_spent_on_waiting_for_one():
+    scale = np.array([1.0, 1e3, 1e5])
+    sites = [(A * scale, y) for A, y in squares(4)]
+    result = solve(fh.Fleet(sites, loss=fh.squared))
+    assert result.status is Status.SOLVED_INACCURATE
+    assert "Scale them alike" in result.message
+    truth = least_squares_exact(sites)
+    errors = np.linalg.norm((result.trace.x0 - truth) * scale, axis=1) / np.linalg.norm(truth * scale)
+    there = result.trace.first_below(1e-8, errors)
+    assert there is not None
+    assert result.rounds <= there + 60
+
+
 def test_random_deficient_problems_are_never_called_solved():
     rng = np.random.default_rng(11)
     for trial in range(20):

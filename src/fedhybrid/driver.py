@@ -31,6 +31,8 @@ FIRST_LOOK = 1e-2  # ask first when the residual has fallen to this part of its 
 LAST_LOOK = 1e-11  # or, where it is known what to wait for, at this part of it: rounding allows little more
 FIRST_CHECK = 16  # steps after which a direction without minimiser is first looked for
 MOST_CERTIFICATES = 100
+POLISHING = 20  # rounds without progress that are enough, where no more can be proved
+ILL_SCALED = 1e10  # condition number of the summed Hessian that seldom comes from anything but units
 FLOOR = 10.0  # a gradient of so many times its own rounding gets no smaller
 BETWEEN_LOOKS = 0.25  # seconds
 SAVING = 0.1  # the part of the time that may go into writing checkpoints
@@ -140,7 +142,7 @@ class Driver:
         if halt in (Halt.DIVERGED, Halt.NONFINITE):
             return self._broken(halt)
         if halt in (Halt.ASK, Halt.STALLED):
-            outcome = self._certify(stalled=halt is Halt.STALLED)
+            outcome = self._certify(self._stands_still())
             if outcome is not None:
                 return outcome
         if self.rounds >= self.limits.max_rounds:
@@ -151,6 +153,9 @@ class Driver:
             if moved > 1e-2 * np.linalg.norm(self.x_checked):
                 return self._without_minimiser(self.state.x0)
         return None
+
+    def _stands_still(self) -> bool:
+        return int(self.watch.idle) >= int(self.watch.patience) or float(self.trace.recent()[-1]) == 0.0
 
     def _out_of_rounds(self) -> str:
         if limit_of(self.algorithm) == "biased":
@@ -211,7 +216,11 @@ class Driver:
             if found.singular:
                 return Status.ILL_CONDITIONED, SINGULAR
             return Status.SOLVED_INACCURATE, self._about(found, reached)
-        self._ask_later(x, target / min(found.error_bound, found.estimate), stalled)
+        reach = min(found.error_bound, found.estimate)
+        if reach * found.gradient.rounding > target * (found.gradient.norm + found.gradient.rounding):
+            # Rounding alone is too much for a proof: rounds can only polish x, and need not be waited for long.
+            self.watch = self.watch._replace(patience=jnp.minimum(self.watch.patience, POLISHING))
+        self._ask_later(x, target / reach, stalled)
         return None
 
     def _solved(self, found: cert.Certificate, x: Array) -> Outcome:
@@ -255,7 +264,9 @@ class Driver:
 
     def _about(self, found: cert.Certificate, reached: bool) -> str:
         if not reached:
-            return f"Rounding allows no smaller residual; the proved bound is {found.error_bound:.1e}."
+            bound = f"the proved bound is {found.error_bound:.1e}" if math.isfinite(found.error_bound) else "it proves no bound"
+            scales = found.kappa_hat is not None and found.kappa_hat > ILL_SCALED
+            return f"Rounding allows no smaller residual; {bound}.{' Are columns of very different scale? Scale them alike.' * scales}"
         return f"No bound is known for this problem; by the curvature at x the error is about {found.estimate:.1e}."
 
     # ── the result ────────────────────────────────────────────────────────────────────────────────────────────────────────────
