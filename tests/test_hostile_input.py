@@ -342,6 +342,7 @@ def test_a_penalty_that_is_not_a_real_number_is_refused_not_converted(reg):
         ("loss", None),
         ("intercept", "no"),
         ("intercept", np.array([1, 0])),
+        ("keep_rows", np.array([True, False])),
     ],
     ids=label,
 )
@@ -372,7 +373,8 @@ def test_names_that_are_equal_as_text_are_refused():
         ("x0", ["1", "2", "3"]),
         *(("algorithm", algorithm) for algorithm in ("newton", fh.newton, 3, (1, 2, 3, 4))),
         ("checkpoint", 3),
-        *(("transport", transport) for transport in ("serial", None, 3)),
+        *(("transport", transport) for transport in ("serial", None, 3, fh.absent, lambda fleet: 3)),
+        ("progress", np.array([1, 0])),
     ],
     ids=label,
 )
@@ -381,8 +383,18 @@ def test_a_setting_of_solve_that_cannot_be_is_refused_by_name(key, value):
     refused(fh.InvalidConfig, lambda: fh.solve(fleet, **{key: value}), key)
 
 
-def test_solve_wants_a_fleet_first():
-    refused(fh.InvalidConfig, lambda: fh.solve(table()), "Fleet")
+@pytest.mark.parametrize("other", [None, 5, "x", [], {}, np.zeros(2), object()], ids=label)
+def test_what_wants_a_fleet_says_so(other):
+    for call in (fh.solve, fh.Stacked, fh.Serial, fh.choose, lambda given: fh.tune(fh.gd, {"s": [0.1]}, given)):
+        refused(fh.InvalidConfig, lambda call=call: call(other), "Fleet", type(other).__name__)
+
+
+def test_tune_says_what_it_takes_for_a_method_and_a_grid():
+    fleet = fh.Fleet(small(), loss=fh.squared)
+    for grid in (None, 5, "x", [5], {"s": 5}, {"s": None}, np.zeros(2)):
+        refused(fh.InvalidConfig, lambda grid=grid: fh.tune(fh.gd, grid, fleet), "grid")
+    for factory in (None, "gd", fh.gd(step_size=0.1)):
+        refused(fh.InvalidConfig, lambda factory=factory: fh.tune(factory, {"s": [0.1]}, fleet), "fedhybrid.gd")
 
 
 @pytest.mark.parametrize("steps", [0, -1, 2.0, True, None, "3"])

@@ -31,6 +31,12 @@ def positive(name: str, value: Any, *, per_client: bool = False) -> Any:
     return float(array) if array.ndim == 0 else array
 
 
+def truth(name: str, value: Any) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise InvalidConfig(f"{name} must be True or False, not {value!r}.")
+    return bool(value)
+
+
 def whole(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 1 <= value < 2**53:
         raise InvalidConfig(f"{name} must be a positive whole number, not {value!r}.")

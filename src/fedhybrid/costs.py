@@ -32,7 +32,7 @@ from .clients.rehearsal import Prices, Rehearsal
 from .clients.serial import padded
 from .clients.work import count_flops
 from .curvature import UPDATES
-from .fleet import Fleet, Group
+from .fleet import Fleet, Group, expect_fleet
 from .measure import Optimum, measure, optimum
 from .numerics import scope
 from .problem import Problem, Quadratic
@@ -76,6 +76,7 @@ def choose(
     algorithm  what will be run, or a function that makes it for given updates, where its parameters depend on them; default: krylov()
     clock      speeds and links; without one, every site's work is timed here, and messages take no time
     """
+    expect_fleet("choose", fleet)
     given = krylov() if algorithm is None else algorithm
     if not callable(given) and not isinstance(given, Algorithm):
         raise InvalidConfig(f"choose: algorithm must be made by a call, such as fedhybrid.krylov(), not {type(given).__name__}.")

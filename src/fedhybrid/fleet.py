@@ -16,7 +16,7 @@ import jax
 import numpy as np
 import scipy.sparse
 
-from .arguments import numeric
+from .arguments import numeric, truth
 from .clients.base import Client
 from .clients.clock import Clock
 from .curvature import UPDATES
@@ -101,10 +101,7 @@ class Fleet:
         if not isinstance(weighting, str) or weighting not in ("row", "client"):
             raise InvalidConfig(f"weighting must be 'row' (the pooled fit) or 'client' (every client counts the same), not {weighting!r}.")
         self.weighting = weighting
-        if not isinstance(intercept, bool | np.bool_):
-            raise InvalidConfig(f"intercept must be True or False, not {intercept!r}.")
-        self.intercept = bool(intercept)
-        self.keep_rows = bool(keep_rows)
+        self.intercept, self.keep_rows = truth("intercept", intercept), truth("keep_rows", keep_rows)
         if self.intercept and isinstance(self.loss, RowLoss):
             raise InvalidConfig(
                 "intercept=True: a custom loss of the whole x has no linear prediction to add one to; put it in the function."
@@ -194,7 +191,7 @@ class Fleet:
 
     def without(self, *names: str) -> "Fleet":
         """The fleet of the other sites: their pooled fit, with the same penalty."""
-        if unknown := [str(name) for name in names if name not in self.names]:
+        if unknown := [str(name) for name in names if not isinstance(name, str) or name not in self.names]:
             raise InvalidConfig(f"without: the fleet has no site {', '.join(unknown)}; its sites are {', '.join(self.names)}.")
         stay = [i for i, name in enumerate(self.names) if name not in names]
         if not stay:
@@ -385,6 +382,11 @@ def aligned_zeros(*shape: int) -> np.ndarray:
     return raw[begin : begin + size].view(np.float64).reshape(shape)
 
 
+def expect_fleet(caller: str, given: Any) -> None:
+    if not isinstance(given, Fleet):
+        raise InvalidConfig(f"{caller}: the fleet must be a fedhybrid.Fleet, not {type(given).__name__}.")
+
+
 def _as_loss(loss: Any) -> Loss | RowLoss:
     if isinstance(loss, Loss | RowLoss):
         return loss
@@ -393,4 +395,4 @@ def _as_loss(loss: Any) -> Loss | RowLoss:
     raise InvalidConfig(f"loss must be one of fedhybrid's losses, such as fedhybrid.logistic, or a JAX function (z, y), not {loss!r}.")
 
 
-__all__ = ["Fleet", "Group", "Site"]
+__all__ = ["Fleet", "Group", "Site", "expect_fleet"]

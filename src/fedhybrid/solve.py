@@ -16,12 +16,12 @@ from .algorithms import refuse_unsuited
 from .algorithms.base import Algorithm
 from .algorithms.fedhybrid import fedhybrid
 from .algorithms.krylov import krylov
-from .arguments import numeric, whole
+from .arguments import numeric, truth, whole
 from .checkpoint import Checkpoint
 from .clients.base import Clients
 from .clients.stacked import Stacked
 from .driver import Driver, Limits
-from .fleet import Fleet
+from .fleet import Fleet, expect_fleet
 from .numerics import scope
 from .progress import Progress
 from .result import Result, Trace
@@ -79,8 +79,7 @@ def solve(
 
     Interrupted from the keyboard it gives back what it has, with Status.INTERRUPTED.
     """
-    if not isinstance(fleet, Fleet):
-        raise InvalidConfig(f"solve: the first argument must be a Fleet, not {type(fleet).__name__}.")
+    expect_fleet("solve", fleet)
     if algorithm is not None:
         _refuse_other(algorithm)
         refuse_unsuited(algorithm, fleet)
@@ -91,10 +90,13 @@ def solve(
     if not callable(transport):
         raise InvalidConfig(f"solve: transport must be fedhybrid.Stacked or Serial, or another that takes a fleet, not {transport!r}.")
     limits = Limits(float(tol), whole("max_rounds", max_rounds), float(max_seconds))
+    progress = truth("solve: progress", progress)
     place = None if checkpoint is None else Checkpoint.of(checkpoint)
     if warm is not None and (x0 is not None or not isinstance(warm, Result)):
         raise InvalidConfig("solve: warm must be the Result of an earlier fit, and then x0 is omitted.")
     clients = transport(fleet)
+    if not hasattr(clients, "mean"):
+        raise InvalidConfig("solve: transport made no clients of the fleet; give a class, or a call such as fedhybrid.absent(rate=0.1).")
     algorithm = algorithm or (fedhybrid() if clients.partial else krylov())
     if clients.partial and not algorithm.bridges:
         raise InvalidConfig(

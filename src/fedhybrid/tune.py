@@ -24,7 +24,7 @@ from .algorithms.base import Algorithm
 from .arguments import positive, whole
 from .clients.base import Clients
 from .clients.stacked import Stacked
-from .fleet import Fleet
+from .fleet import Fleet, expect_fleet
 from .measure import BLOCK, DIVERGED, Curve, Optimum, Scale, optimum, scale
 from .measure import steps as measured_steps
 from .numerics import scope
@@ -131,7 +131,10 @@ def tune(
     A setting's values are numbers, or tuples of them such as a=(gradient, newton). Parameters that are not continuous, such as a
     number of local steps, are bound beforehand: functools.partial(fedhybrid.fedavg, local_steps=5).
     """
-    settings = product(grid) if isinstance(grid, Mapping) else [dict(setting) for setting in grid]
+    expect_fleet("tune", fleet)
+    if not callable(factory):
+        raise InvalidConfig(f"tune: the first argument must make a method, such as fedhybrid.gd without a call, not {factory!r}.")
+    settings = _settings(grid)
     if not settings:
         raise InvalidConfig("tune: the grid is empty; give every parameter at least one value.")
     if not 0.0 < keep <= 1.0:
@@ -155,6 +158,13 @@ def tune(
                 race.keep(math.ceil(keep * len(race.alive)))
             until *= GROWTH
         return race.finish(time.perf_counter() - began)
+
+
+def _settings(grid: Any) -> list[Setting]:
+    try:
+        return product(grid) if isinstance(grid, Mapping) else [dict(setting) for setting in grid]
+    except (TypeError, ValueError):
+        raise InvalidConfig("tune: the grid must be a dict of lists, such as {'mu': [0.1, 1.0]}, or a list of dicts.") from None
 
 
 def _refuse_bad_settings(factory: Callable[..., Algorithm], settings: list[Setting]) -> None:

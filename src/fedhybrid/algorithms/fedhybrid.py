@@ -95,7 +95,7 @@ def fedhybrid(
     x, lam start values of the clients, one row per client (default: x₀, and zero)
     x0     the server's start value, used literally; omitted, it is the consistent mean(x) − mean(λ)/μ
     """
-    if steps is not None and (steps != "theorem" or a is not None or b is not None):
+    if steps is not None and (not isinstance(steps, str) or steps != "theorem" or a is not None or b is not None):
         raise InvalidConfig(f"fedhybrid: steps may be 'theorem', and then a and b are omitted; it is {steps!r}.")
     if batch is not None:
         batch, seed = whole("fedhybrid: batch", batch), whole("fedhybrid: seed + 1", seed + 1) - 1

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..fleet import Fleet
+from ..fleet import Fleet, expect_fleet
 from ..status import InvalidConfig
 from .base import Client, Local, Meter, decoded, floats
 from .clock import Clock, digest, slowest, with_clock
@@ -23,6 +23,7 @@ class Serial:
     partial = False
 
     def __init__(self, fleet: Fleet, *, clock: Clock | None = None) -> None:
+        expect_fleet("Serial", fleet)
         self.n, self.d = fleet.n, fleet.d
         self.rates = None if clock is None else clock.rates(fleet.n)
         with jax.enable_x64(True):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..fleet import Fleet
+from ..fleet import Fleet, expect_fleet
 from ..status import InvalidConfig
 from .base import Client, Local, Meter, decoded, floats
 from .clock import Clock, Rates, digest, slowest, with_clock
@@ -28,6 +28,7 @@ class Stacked:
     rates: Rates | None
 
     def __init__(self, fleet: Fleet, *, clock: Clock | None = None) -> None:
+        expect_fleet("Stacked", fleet)
         self.n, self.d = fleet.n, fleet.d
         with jax.enable_x64(True):
             self.rates = None if clock is None else jax.device_put(clock.rates(fleet.n))
