@@ -32,6 +32,7 @@ from .algorithms.network_newton import network_newton as network_newton
 from .algorithms.newton import newton as newton
 from .algorithms.pn_dg import pn_dg as pn_dg
 from .algorithms.scaffold import scaffold as scaffold
+from .callbacks import Callback as Callback
 from .checkpoint import Checkpoint as Checkpoint
 from .clients.bridged import absent as absent
 from .clients.clock import Clock as Clock

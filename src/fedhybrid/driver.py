@@ -8,6 +8,7 @@ Nothing here depends on the clock except when to look, which changes no number.
 import hashlib
 import math
 import time
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
@@ -49,10 +50,10 @@ class Limits(NamedTuple):
     max_seconds: float
 
 
-class Bar(Protocol):
-    """What is told how far the run has come."""
+class Listener(Protocol):
+    """What is told of the trace's new rows."""
 
-    def show(self, rounds: int, residuals: np.ndarray) -> None: ...
+    def advance(self, rows: Mapping[str, np.ndarray]) -> None: ...
 
 
 class Driver:
@@ -66,12 +67,12 @@ class Driver:
         start: Array,
         limits: Limits,
         place: Checkpoint | None,
-        bar: Bar | None,
+        listener: Listener | None,
         start_given: bool = False,
         warm: bool = False,
     ) -> None:
         self.fleet, self.clients, self.algorithm = fleet, clients, algorithm
-        self.limits, self.place, self.bar = limits, place, bar
+        self.limits, self.place, self.listener = limits, place, listener
         self.deadline = time.monotonic() + limits.max_seconds
         self.capacity = int(np.clip(2**20 // fleet.d, 16, 256))  # rows of the trace per look
         self.pace = 16.0  # steps that fit between two looks
@@ -124,11 +125,12 @@ class Driver:
         static = (self.algorithm.step, self.capacity)
         self.state, self.watch, rows, filled = self.clients.call(advance, static, self.state, self.watch, *limits)
         steps = int(filled)
-        self.trace.extend({name: np.asarray(column[:steps]) for name, column in rows._asdict().items()})
+        new = {name: np.asarray(column[:steps]) for name, column in rows._asdict().items()}
+        self.trace.extend(new)
         seconds = time.monotonic() - began
         self.pace = max(1.0, min(2.0 * self.pace, BETWEEN_LOOKS * max(1, steps) / max(seconds, 1e-9)))
-        if self.bar is not None:
-            self.bar.show(self.rounds, self.trace.recent())
+        if self.listener is not None:
+            self.listener.advance(new)
 
     # ── judging ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from .algorithms.base import Algorithm
 from .algorithms.fedhybrid import fedhybrid
 from .algorithms.krylov import krylov
 from .arguments import numeric, truth, whole
+from .callbacks import Audience, Callback
 from .checkpoint import Checkpoint
 from .clients.base import Clients
 from .clients.stacked import Stacked
@@ -68,6 +69,7 @@ def solve(
     warm: Result | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     progress: bool = False,
+    callbacks: Iterable[Callback] = (),
 ) -> Result:
     """Minimise Σfᵢ to a proved ‖x − x*‖ ≤ tol·max(1, ‖x‖).
 
@@ -76,6 +78,7 @@ def solve(
     max_rounds   bounds the rounds before the closing certificate, which takes a few more
     checkpoint   a directory: killed at any instant, the same call goes on from there and ends with the same bits
     progress     a bar in the terminal
+    callbacks    whoever wants to hear how the run goes: fedhybrid.Callback
 
     Interrupted from the keyboard it gives back what it has, with Status.INTERRUPTED.
     """
@@ -90,7 +93,7 @@ def solve(
     if not callable(transport):
         raise InvalidConfig(f"solve: transport must be fedhybrid.Stacked or Serial, or another that takes a fleet, not {transport!r}.")
     limits = Limits(float(tol), whole("max_rounds", max_rounds), float(max_seconds))
-    progress = truth("solve: progress", progress)
+    progress, audience = truth("solve: progress", progress), Audience(callbacks)
     place = None if checkpoint is None else Checkpoint.of(checkpoint)
     if warm is not None and (x0 is not None or not isinstance(warm, Result)):
         raise InvalidConfig("solve: warm must be the Result of an earlier fit, and then x0 is omitted.")
@@ -108,10 +111,31 @@ def solve(
         start = start_value(x0 if warm is None else warm.x, fleet.d)
         if place is not None:
             stack.enter_context(files.lock(place.directory))
-        bar = stack.enter_context(Progress(limits.max_rounds)) if progress else None
-        driver = Driver(fleet, clients, algorithm, start, limits, place, bar, start_given=x0 is not None, warm=warm is not None)
+        if progress:
+            audience.callbacks.append(stack.enter_context(Progress(limits.max_rounds)))
+        audience.begin(_about(fleet, algorithm, clients, limits))
+        driver = Driver(fleet, clients, algorithm, start, limits, place, audience, start_given=x0 is not None, warm=warm is not None)
         result = driver.finish()
-        return replace(result, notes=(*result.notes, *notes))
+        audience.end(result)
+        return replace(result, notes=(*result.notes, *notes, *audience.notes))
+
+
+def _about(fleet: Fleet, algorithm: Algorithm, clients: Clients, limits: Limits) -> dict[str, Any]:
+    """A run in plain types, for whoever keeps a record of it."""
+    return {
+        "algorithm": algorithm.spec.name,
+        "parameters": str(algorithm.spec),
+        "loss": fleet.loss.name,
+        "weighting": fleet.weighting,
+        "sites": fleet.n,
+        "rows": sum(site.A.shape[0] for site in fleet.sites),
+        "d": fleet.d,
+        "updates": ", ".join(sorted(set(fleet.updates))),
+        "transport": clients.identity,
+        "tol": limits.tol,
+        "max_rounds": limits.max_rounds,
+        "fingerprint": fleet.fingerprint,
+    }
 
 
 def _who_changed(warm: Result, fleet: Fleet) -> tuple[str, ...]:

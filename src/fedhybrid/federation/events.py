@@ -3,7 +3,7 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,10 @@ class Events:
         for listener in self.listeners:
             listener(what, details)
 
-    def show(self, rounds: int, residuals: np.ndarray) -> None:
-        """As a bar of the driver's."""
-        if len(residuals):
-            self.tell("residual", round=rounds, residual=float(residuals[-1]))
+    def advance(self, rows: Mapping[str, np.ndarray]) -> None:
+        """As a listener of the driver's."""
+        if len(rows["residual"]):
+            self.tell("residual", round=int(rows["rounds"][-1]), residual=float(rows["residual"][-1]))
 
     def close(self) -> None:
         if self.file is not None:
