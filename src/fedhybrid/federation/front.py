@@ -14,20 +14,18 @@ import base64
 import binascii
 import contextlib
 import datetime
-import json
 import socket
 import ssl
 import threading
-import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import h11
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from fedhybrid.federation.peer import MAX_HEADER, Peer, Refused, Upstream, within
 from fedhybrid.status import InvalidConfig
 
 PATHS = frozenset(
@@ -39,19 +37,10 @@ PATHS = frozenset(
 )
 KEY, TIMESTAMP, SIGNATURE = b"flwr-public-key", b"flwr-timestamp", b"flwr-signature"
 PASSED_ON = {KEY, TIMESTAMP, SIGNATURE, b"content-type", b"accept", b"flwr-package-name", b"flwr-package-version", b"flwr-component-name"}
-MAX_HEADER, MAX_BODY = 16 << 10, 16 << 10  # a body with an object in it has a limit of its own
-HANDSHAKE, HEADER, BODY, IDLE, UPSTREAM = 5.0, 10.0, 60.0, 75.0, 30.0
-REUSE = 2.0  # an idle connection to the SuperLink is closed by it after five seconds
+MAX_BODY = 16 << 10  # a body with an object in it has a limit of its own
+HANDSHAKE, HEADER, BODY, IDLE = 5.0, 10.0, 60.0, 75.0
 CLOCKS = 305.0
 PULL, PUSH, HOLD = "/v1/fleet/pull-messages", "/v1/fleet/push-messages", 2.0
-
-
-class Refused(Exception):
-    """An answer without the SuperLink: a status, a code of ours, a sentence."""
-
-    def __init__(self, status: int, sentence: str, code: int = 0) -> None:
-        super().__init__(sentence)
-        self.status, self.body = status, json.dumps({"code": code, "detail": sentence}).encode()
 
 
 class Front:
@@ -173,8 +162,8 @@ class Front:
         except (OSError, TimeoutError, asyncio.CancelledError):
             accepted.close()
             return
-        client = _Peer(h11.SERVER, reader, asyncio.StreamWriter(transport, protocol, reader, loop))
-        upstream = _Upstream(self._upstream_port, self._upstream_context)
+        client = Peer(h11.SERVER, reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+        upstream = Upstream(self._upstream_port, self._upstream_context)
         try:
             await self._requests(client, upstream)
         except (OSError, TimeoutError, EOFError, h11.ProtocolError, asyncio.CancelledError):
@@ -183,19 +172,19 @@ class Front:
             transport.abort()
             upstream.close()
 
-    async def _requests(self, client: "_Peer", upstream: "_Upstream") -> None:
+    async def _requests(self, client: Peer, upstream: Upstream) -> None:
         key: bytes | None = None
         replied, asked = False, None
         while client.http.our_state is h11.IDLE:
             try:
-                request = await _within(IDLE if key else HEADER, client.event())
+                request = await within(IDLE if key else HEADER, client.event())
                 if not isinstance(request, h11.Request):
                     return
                 path, headers = self._admitted(request), dict(request.headers)
                 key = self._signer(headers, key)
                 if (task := asyncio.current_task()) in self._open:
                     self._open[task] = True
-                body = await _within(BODY, client.body(self._largest + 1024 if path.endswith("-object") else MAX_BODY))
+                body = await within(BODY, client.body(self._largest + 1024 if path.endswith("-object") else MAX_BODY))
                 if not self._is_lawful(path, body):
                     raise Refused(400, "this is not a message that a site sends")
                 if replied and path == PULL:
@@ -204,15 +193,15 @@ class Front:
                 if path == PULL:
                     if asked is self._news:  # nothing can be there that was not there before
                         with contextlib.suppress(TimeoutError):
-                            await _within(HOLD, asked.wait())
+                            await within(HOLD, asked.wait())
                         if client.reader.at_eof():
                             return
                     asked = self._news
                 status, answer = await upstream.ask(path, [pair for pair in headers.items() if pair[0] in PASSED_ON], body)
             except Refused as refused:
-                await _within(HEADER, client.answer(refused.status, refused.body, b"application/json", last=True))
+                await within(HEADER, client.answer(refused.status, refused.body, b"application/json", last=True))
                 return
-            await _within(BODY, client.answer(status, answer, b"application/protobuf" if status == 200 else b"application/json"))
+            await within(BODY, client.answer(status, answer, b"application/protobuf" if status == 200 else b"application/json"))
             client.http.start_next_cycle()
 
     def _admitted(self, request: h11.Request) -> str:
@@ -243,84 +232,6 @@ class Front:
         except (KeyError, ValueError, TypeError, UnicodeError, binascii.Error, InvalidSignature):
             raise Refused(401, "this request is not signed as it must be") from None
         return pem
-
-
-class _Peer:
-    """One end of an HTTP/1.1 connection."""
-
-    def __init__(self, role: type[h11.CLIENT] | type[h11.SERVER], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.http = h11.Connection(role, max_incomplete_event_size=MAX_HEADER)
-        self.reader, self.writer = reader, writer
-
-    async def event(self) -> Any:
-        while (event := self.http.next_event()) is h11.NEED_DATA:
-            self.http.receive_data(await self.reader.read(1 << 16))
-        return event
-
-    async def body(self, most: int) -> bytes:
-        """What follows the head. Refused as soon as it is too long, whatever length was declared."""
-        parts, size = [], 0
-        while not isinstance(event := await self.event(), h11.EndOfMessage):
-            if not isinstance(event, h11.Data):
-                raise EOFError
-            parts.append(bytes(event.data))
-            size += len(event.data)
-            if size > most:
-                raise Refused(413, f"a body may have {most} bytes here")
-        return b"".join(parts)
-
-    async def answer(self, status: int, body: bytes, kind: bytes, last: bool = False) -> None:
-        headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
-        await self.send(h11.Response(status_code=status, headers=headers + [(b"connection", b"close")] * last), body)
-
-    async def send(self, head: h11.Request | h11.Response, body: bytes) -> None:
-        data = [self.http.send(head), self.http.send(h11.Data(data=body)), self.http.send(h11.EndOfMessage())]
-        self.writer.write(b"".join(part for part in data if part))
-        await self.writer.drain()
-
-
-class _Upstream:
-    """One kept connection to the SuperLink."""
-
-    def __init__(self, port: int, context: ssl.SSLContext | None) -> None:
-        self._port, self._context = port, context
-        self._peer: _Peer | None = None
-        self._used = 0.0
-
-    async def ask(self, path: str, headers: list[tuple[bytes, bytes]], body: bytes) -> tuple[int, bytes]:
-        try:
-            return await _within(UPSTREAM, self._ask(path, headers, body))
-        except (OSError, TimeoutError, EOFError, h11.ProtocolError):
-            self.close()
-            raise Refused(503, "the server is being started, or does not answer") from None
-
-    async def _ask(self, path: str, headers: list[tuple[bytes, bytes]], body: bytes) -> tuple[int, bytes]:
-        if self._peer is None or time.monotonic() - self._used > REUSE or self._peer.http.our_state is not h11.IDLE:
-            self.close()
-            reader, writer = await asyncio.open_connection("127.0.0.1", self._port, ssl=self._context)
-            self._peer = _Peer(h11.CLIENT, reader, writer)
-        peer = self._peer
-        fixed = [(b"host", b"127.0.0.1"), (b"content-length", b"%d" % len(body))]
-        await peer.send(h11.Request(method=b"POST", target=path, headers=fixed + headers), body)
-        response = await peer.event()
-        if not isinstance(response, h11.Response):
-            raise EOFError
-        answer = await peer.body(1 << 30)
-        if peer.http.our_state is h11.DONE and peer.http.their_state is h11.DONE:
-            peer.http.start_next_cycle()
-            self._used = time.monotonic()
-        else:
-            self.close()
-        return response.status_code, answer
-
-    def close(self) -> None:
-        if self._peer is not None:
-            self._peer.writer.transport.abort()
-            self._peer = None
-
-
-async def _within(seconds: float, wait: Coroutine[Any, Any, Any]) -> Any:
-    return await asyncio.wait_for(wait, seconds)
 
 
 def _server_context(certificate: Path, key: Path) -> ssl.SSLContext:

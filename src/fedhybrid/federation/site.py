@@ -10,87 +10,26 @@ Whose rows, which update, how few rows or sites are too few: that stands in the 
 import contextlib
 import logging
 import secrets
-import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
 from .. import checkpoint as files
-from ..checkpoint import Snapshot
 from ..clients.base import Client
 from ..clients.serial import padded
-from ..curvature import UPDATES, Derived
-from ..datasets.table import read_csv
 from ..numerics import scope
 from ..status import CheckpointError, InvalidConfig, InvalidData
 from .envelope import Answer, Question, Refused, digest, read_masked, read_question, seal_answer
+from .memory import Memory, Store
 from .protocol import Protocol, protocol_of
-from .schema import NAME, Key, load, one_of, read_section, site_name, text, whole
-from .terms import Problem, Terms
+from .rules import Rules, read_rows, read_rules
+from .schema import NAME
+from .terms import Terms
 
 NOTHING = np.zeros(0)
 CENSUS = 2  # floats: the rows' total weight, and the square of their largest norm
-
-SITE = {
-    "name": Key(site_name),
-    "data": Key(text),
-    "update": Key(one_of(*UPDATES), "newton"),
-    "minimum_rows": Key(whole(0), 10),
-    "minimum_sites": Key(whole(1), 3),
-    "key": Key(text, None),
-    "state": Key(text, "state"),
-}
-
-
-@dataclass(frozen=True)
-class Rules:
-    """A site's own file. Paths are relative to it."""
-
-    name: str
-    data: Path
-    update: str = "newton"
-    minimum_rows: int = 10
-    minimum_sites: int = 3
-    key: Path | None = None
-    state: Path = Path("state")
-
-
-def read_rules(path: Path) -> Rules:
-    given = read_section(str(path), load(path), SITE)
-    for name in ("data", "key", "state"):
-        given[name] = None if given[name] is None else path.parent / given[name]
-    return Rules(**given)
-
-
-@dataclass
-class Memory:
-    """What a site keeps of one run, and what it last answered."""
-
-    name: str  # drawn when it was made
-    round: int
-    question: str
-    answer: np.ndarray
-    begun: np.ndarray  # what came along with the start: the state can be begun again
-    sites: tuple[str, ...]
-    local: Any
-
-
-def read_rows(path: Path, problem: Problem) -> tuple:
-    """(A, y, w, offset) from the columns that were agreed on; others are not looked at."""
-    try:
-        header, table = read_csv(path)
-    except OSError as error:
-        raise InvalidData(f"{path} could not be read: {error.strerror}.") from None
-    wanted = [*problem.features, problem.response, *(name for name in (problem.weight, problem.offset) if name)]
-    if missing := [name for name in wanted if name not in header]:
-        raise InvalidData(f"{path} lacks the columns {', '.join(missing)}; it has {', '.join(header)}.")
-    columns = {name: table[:, header.index(name)] for name in wanted}
-    A = np.column_stack([columns[name] for name in problem.features])
-    return A, columns[problem.response], *(columns[name] if name else None for name in (problem.weight, problem.offset))
 
 
 class Site:
@@ -120,7 +59,7 @@ class Site:
         self.me: Any = None
         self.protocol: Protocol | None = None
         self.memory: Memory | None = None
-        self.saved_derived: tuple[np.ndarray, ...] = ()
+        self.store: Store | None = None
 
     def answer(self, data: bytes) -> bytes:
         masked = read_masked(data)
@@ -163,7 +102,8 @@ class Site:
         if self.vault is None:
             from .vault import Vault
 
-            self.vault = Vault(self.terms, question, self.rules.name, self.identity, self.rules.minimum_sites, self._folder)
+            assert self.store is not None
+            self.vault = Vault(self.terms, question, self.rules.name, self.identity, self.rules.minimum_sites, self.store.folder)
         answer: np.ndarray = self.vault.reply(message, question, digest(data), self._answer, self._sizes)
         return answer
 
@@ -206,20 +146,33 @@ class Site:
             return
         if not NAME.fullmatch(question.run):
             raise Refused("run", "is asked for a run whose name cannot be a folder's.")
-        self.key, self.memory, self.me, self.protocol, self.saved_derived = (question.run, question.epoch), None, None, None, ()
-        self.vault = None
-        self._load()
+        self.key, self.me, self.protocol, self.vault = (question.run, question.epoch), None, None, None
+        identity = {"site": self.rules.name, "run": str(self.key), "terms": self.agreed, "rows": self.fleet.fingerprint}
+        self.store = Store(self.rules.state, *self.key, identity)
+        self.memory = None  # also where reading it fails
+        self.memory = self.store.load(self._begin)
+
+    def _begin(self, sites: tuple[str, ...], begun: np.ndarray) -> Any:
+        """The state that a run begins with."""
+        self.protocol = self.protocol or self._protocol(len(sites))
+        fn, down = self.protocol.start
+        if len(begun) != 1 + down.floats:
+            raise Refused("question", "does not have the shape that its question has.")
+        self.me = self._client(sites, float(begun[0]))
+        return _start(fn, self.me, *down.unpack(begun[1:]))
+
+    def _keep(self, memory: Memory) -> None:
+        """State and answer, before the answer leaves. One that is not on the disk is not remembered, and is worked out anew."""
+        assert self.store is not None
+        self.store.save(memory)
+        self.memory = memory
 
     def _start(self, question: Question, asked: str) -> np.ndarray:
-        self.protocol = self.protocol or self._protocol(len(question.sites))
-        fn, down = self.protocol.start
-        if len(question.body) != 1 + down.floats:
-            raise Refused("question", "does not have the shape that its question has.")
-        self.me = self._client(question.sites, float(question.body[0]))
-        local = _start(fn, self.me, *down.unpack(question.body[1:]))
-        self.memory = Memory(secrets.token_hex(8), 0, asked, NOTHING, question.body, question.sites, local)
-        self._forget_older_runs()
-        self._save()
+        local = self._begin(question.sites, question.body)
+        memory = Memory(secrets.token_hex(8), 0, asked, NOTHING, question.body, question.sites, local)
+        assert self.store is not None
+        self.store.forget_older_runs()
+        self._keep(memory)
         return NOTHING
 
     def _ask(self, question: Question, asked: str) -> np.ndarray:
@@ -234,8 +187,7 @@ class Site:
             raise Refused("question", "does not have the shape that its question has.")
         local, sent = _round(known.questions[number].fn, self.me, memory.local, *down.unpack(question.body))
         answer = up.pack(sent)
-        self.memory = Memory(memory.name, question.round, asked, answer, memory.begun, memory.sites, local)
-        self._save()
+        self._keep(Memory(memory.name, question.round, asked, answer, memory.begun, memory.sites, local))
         return answer
 
     def _again(self, question: Question, asked: str) -> np.ndarray:
@@ -252,8 +204,7 @@ class Site:
             at += down.floats
         if at != len(question.body):
             raise Refused("question", "does not have the shape that its questions have.")
-        self.memory = Memory(memory.name, question.round, asked, NOTHING, memory.begun, memory.sites, local)
-        self._save()
+        self._keep(Memory(memory.name, question.round, asked, NOTHING, memory.begun, memory.sites, local))
         return NOTHING
 
     def _protocol(self, n: int) -> Protocol:
@@ -266,78 +217,11 @@ class Site:
         me = part.client(0, padded(part.sites[0].A.shape[0]))
         return jax.device_put(me._replace(id=np.int32(sorted(sites).index(self.rules.name))))
 
-    # ── what outlives the process ─────────────────────────────────────────────────────────────────────────────────────────────
-
-    @property
-    def _folder(self) -> Path:
-        assert self.key is not None
-        return self.rules.state / f"{self.key[0]}-{self.key[1]}"
-
-    @property
-    def _identity(self) -> dict[str, str]:
-        return {"site": self.rules.name, "run": str(self.key), "terms": self.agreed, "rows": self.fleet.fingerprint}
-
-    def _save(self) -> None:
-        """State and answer, before the answer leaves. What D needs is large and changes seldom: a file of its own."""
-        memory = self.memory
-        assert memory is not None
-        leaves = jax.tree.leaves(memory.local, is_leaf=_is_derived)
-        kept = [np.asarray(leaf) for leaf in leaves if not _is_derived(leaf)]
-        derived = tuple(np.asarray(part) for leaf in leaves if _is_derived(leaf) for part in jax.tree.leaves(leaf))
-        same = len(derived) == len(self.saved_derived) and all(map(np.array_equal, derived, self.saved_derived))
-        if not same:
-            files.save(self._folder / "derived", self._identity, Snapshot({}, {f"derived.{k}": part for k, part in enumerate(derived)}))
-            self.saved_derived = derived
-        scalars = {"name": memory.name, "round": memory.round, "question": memory.question, "sites": list(memory.sites)}
-        arrays = {"answer": memory.answer, "begun": memory.begun} | {f"local.{k}": leaf for k, leaf in enumerate(kept)}
-        files.save(self._folder, self._identity, Snapshot(scalars, arrays))
-
-    def _load(self) -> None:
-        try:
-            found = files.load(self._folder, self._identity)
-            derived = files.load(self._folder / "derived", self._identity) if found is not None else None
-        except CheckpointError:  # damaged, or another site's: as good as lost, and said so
-            return
-        if found is None:
-            return
-        scalars, arrays = found
-        sites = tuple(scalars["sites"])
-        self.protocol = self._protocol(len(sites))
-        fn, down = self.protocol.start
-        self.me = self._client(sites, float(arrays["begun"][0]))
-        template = _start(fn, self.me, *down.unpack(arrays["begun"][1:]))
-        self.saved_derived = tuple(derived.arrays.values()) if derived else ()
-        local = _restored(template, arrays, list(self.saved_derived))
-        self.memory = Memory(scalars["name"], scalars["round"], scalars["question"], arrays["answer"], arrays["begun"], sites, local)
-
-    def _forget_older_runs(self) -> None:
-        """Other runs' states: none can be asked for again, but the last one, by a server that was put back."""
-        if not self.rules.state.is_dir():
-            return
-        others = [folder for folder in self.rules.state.iterdir() if folder.is_dir() and not folder.is_symlink() and folder != self._folder]
-        for folder in sorted(others, key=lambda folder: folder.stat().st_mtime)[:-1]:
-            shutil.rmtree(folder, ignore_errors=True)
-
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """One process for a site's state."""
         with files.lock(self.rules.state):
             yield
-
-
-def _is_derived(node: Any) -> bool:
-    return isinstance(node, Derived)
-
-
-def _restored(template: Any, arrays: dict[str, np.ndarray], derived: list[np.ndarray]) -> Any:
-    leaves, structure = jax.tree.flatten(template, is_leaf=_is_derived)
-    kept = (arrays[f"local.{k}"] for k in range(sum(not _is_derived(leaf) for leaf in leaves)))
-    rest = iter(derived)
-
-    def derived_like(leaf: Derived) -> Derived:
-        return jax.tree.map(lambda part: jax.numpy.asarray(next(rest)), leaf)
-
-    return jax.tree.unflatten(structure, [derived_like(leaf) if _is_derived(leaf) else jax.numpy.asarray(next(kept)) for leaf in leaves])
 
 
 _start = jax.jit(lambda fn, me, *down: fn(me, *down), static_argnums=0)

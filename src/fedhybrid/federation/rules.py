@@ -1,0 +1,56 @@
+"""A site's own file, site.toml, and its table: whose rows, which update, how few rows or sites are too few. No question changes them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..curvature import UPDATES
+from ..datasets.table import read_csv
+from ..status import InvalidData
+from .schema import Key, load, one_of, read_section, site_name, text, whole
+from .terms import Problem
+
+SITE = {
+    "name": Key(site_name),
+    "data": Key(text),
+    "update": Key(one_of(*UPDATES), "newton"),
+    "minimum_rows": Key(whole(0), 10),
+    "minimum_sites": Key(whole(1), 3),
+    "key": Key(text, None),
+    "state": Key(text, "state"),
+}
+
+
+@dataclass(frozen=True)
+class Rules:
+    """A site's own file. Paths are relative to it."""
+
+    name: str
+    data: Path
+    update: str = "newton"
+    minimum_rows: int = 10
+    minimum_sites: int = 3
+    key: Path | None = None
+    state: Path = Path("state")
+
+
+def read_rules(path: Path) -> Rules:
+    given = read_section(str(path), load(path), SITE)
+    for name in ("data", "key", "state"):
+        given[name] = None if given[name] is None else path.parent / given[name]
+    return Rules(**given)
+
+
+def read_rows(path: Path, problem: Problem) -> tuple:
+    """(A, y, w, offset) from the columns that were agreed on; others are not looked at."""
+    try:
+        header, table = read_csv(path)
+    except OSError as error:
+        raise InvalidData(f"{path} could not be read: {error.strerror}.") from None
+    wanted = [*problem.features, problem.response, *(name for name in (problem.weight, problem.offset) if name)]
+    if missing := [name for name in wanted if name not in header]:
+        raise InvalidData(f"{path} lacks the columns {', '.join(missing)}; it has {', '.join(header)}.")
+    columns = {name: table[:, header.index(name)] for name in wanted}
+    A = np.column_stack([columns[name] for name in problem.features])
+    return A, columns[problem.response], *(columns[name] if name else None for name in (problem.weight, problem.offset))
