@@ -10,7 +10,7 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.1
 export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES ?= -1
 
-.PHONY: help demo test slow faults reproduce lint bench clean
+.PHONY: help demo test slow faults reproduce lint docs bench clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -37,6 +37,10 @@ lint: $(INSTALLED) ## ruff (rules and format) and mypy
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+
+docs: $(INSTALLED) ## the documentation as a site, build/site/index.html
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Open build/site/index.html"
 
 bench: $(INSTALLED) ## the benchmarks
 	@$(BIN)/python benchmarks/core.py
