@@ -275,6 +275,7 @@ def site(
     update: Annotated[str | None, typer.Option(help="newton, newton-cg, diagonal, gradient. Default: what site.toml says.")] = None,
     engine: Annotated[str, typer.Option(help="direct; stock: an ordinary SuperNode, slower, which runs what the server ships.")] = "direct",
     insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS, to a server on this machine.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="End when a run has ended and its answer is here.")] = False,
 ) -> None:
     """Take part with the rows of this site, until it is ended. Rows stay here, and so do the rules in site.toml.
 
@@ -283,7 +284,7 @@ def site(
     from .federation.attend import attend
 
     with _plain_errors():
-        _end_with(attend(folder, name, data, update, engine, insecure))
+        _end_with(attend(folder, name, data, update, engine, insecure, once))
 
 
 @app.command()

@@ -288,12 +288,10 @@ class Child:
         return self.process.wait(30)
 
 
-def start_sites(stack, federation, tables):
+def start_sites(stack, federation, tables, *more):
     updates = dict(zip(NAMES, ("newton", "gradient", "newton"), strict=True))
-    return {
-        name: Child(stack, federation / f"{name}.log", "site", federation / name, "--data", tables / f"{name}.csv", "--update", update)
-        for name, update in updates.items()
-    }
+    given = {name: (federation / name, "--data", tables / f"{name}.csv", "--update", update) for name, update in updates.items()}
+    return {name: Child(stack, federation / f"{name}.log", "site", *where, *more) for name, where in given.items()}
 
 
 def check_answer(federation):
@@ -306,14 +304,17 @@ def check_answer(federation):
 
 def test_a_server_and_three_sites_give_the_pooled_fit(federation, tables):
     with contextlib.ExitStack() as stack:
-        sites = start_sites(stack, federation, tables)
+        sites = start_sites(stack, federation, tables, "--once")
         server = Child(stack, federation / "server.log", "server", federation)
         assert server.process.wait(120) == 0, server.said
         for site in sites.values():
-            assert site.end() == 0, site.said
+            assert site.process.wait(30) == 0, site.said
             assert "Connected." in site.said
+            assert site.said.count("The run has ended: SOLVED after") == 1
             assert site.said.rstrip().endswith("Ended.")
-    check_answer(federation)
+    answer = check_answer(federation)
+    for name in NAMES:
+        assert json.loads((federation / name / "state" / "result.json").read_text())["coefficients"] == answer["coefficients"]
     assert "SOLVED after" in server.said
     assert "marker" in server.said
     assert not re.search(r"Traceback|\x1b", server.said + "".join(site.said for site in sites.values()))

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from ..curvature import UPDATES
 from ..status import InvalidConfig
-from .envelope import ANSWER, Refused, read_question, unseal
+from .ending import RESULT, read_ending, read_kept, sentence_of
+from .envelope import ANSWER, Refused, read_masked, read_question, unseal
 from .folder import TERMS_FILE, need_flower, terms_of
 from .schema import one_of
 from .signals import stop_set_by_signals
@@ -20,9 +21,10 @@ from .terms import Terms
 from .view import Lines
 
 STOCK = "FEDHYBRID_SITE"
+STOCK_REPLY = 8.0  # seconds in which a SuperNode has sent an answer that is ready
 
 
-def attend(folder: Path, name: str | None, data: Path | None, update: str | None, engine: str, insecure: bool) -> int:
+def attend(folder: Path, name: str | None, data: Path | None, update: str | None, engine: str, insecure: bool, once: bool = False) -> int:
     need_flower()
     from .keys import CA
 
@@ -42,10 +44,10 @@ def attend(folder: Path, name: str | None, data: Path | None, update: str | None
         lines.say(f"{rules.name}: {held:,} rows of {rules.data}, update {rules.update}, {terms.n} sites. Ctrl-C ends it.")
         lines.say(f"Connecting to {terms.address} …")
         if engine == "stock":
-            _serve_by_supernode(terms, rules, place, stop)
+            _serve_by_supernode(terms, rules, place, stop, lines, once)
         else:
             with here.locked():
-                _serve(here, terms, rules, None if insecure else place / CA, stop, lines)
+                _serve(here, terms, rules, None if insecure else place / CA, stop, lines, once)
         lines.say("Ended.")
     return 0
 
@@ -66,7 +68,7 @@ def _own_rules(place: Path, data: Path | None, update: str | None) -> Rules:
     return replace(rules, data=data or rules.data, update=update or rules.update)
 
 
-def _serve(here: Site, terms: Terms, rules: Rules, ca: Path | None, stop: threading.Event, lines: Lines) -> None:
+def _serve(here: Site, terms: Terms, rules: Rules, ca: Path | None, stop: threading.Event, lines: Lines, once: bool) -> None:
     from .fleet_api import DirectSite
 
     assert rules.key is not None
@@ -77,16 +79,16 @@ def _serve(here: Site, terms: Terms, rules: Rules, ca: Path | None, stop: thread
     log.setLevel(logging.INFO)
     log.addHandler(reporter)
     try:
-        direct.serve(_Told(here, lines), stop)
+        direct.serve(_Told(here, lines, stop if once else threading.Event()), stop)
     finally:
         log.removeHandler(reporter)
 
 
 class _Told:
-    """A site's answers, with a line for each."""
+    """A site's answers, with a line for each. `ended` is set when a run has."""
 
-    def __init__(self, site: Site, lines: Lines) -> None:
-        self.site, self.lines, self.run = site, lines, ("", -1)
+    def __init__(self, site: Site, lines: Lines, ended: threading.Event) -> None:
+        self.site, self.lines, self.ended, self.run = site, lines, ended, ("", -1)
 
     def __call__(self, data: bytes) -> bytes:
         answer = self.site.answer(data)
@@ -95,7 +97,12 @@ class _Told:
             if header["refused"]:
                 self.lines.say(f"Not answered: {self.site.rules.name} {header['message']}")
                 return answer
-            question = read_question(data)
+            if read_ending(data) is not None:
+                _say_ending(self.lines, self.site.rules)
+                self.ended.set()
+                return answer
+            masked = read_masked(data)
+            question = read_question(data if masked is None else masked[0])
             if (question.run, question.epoch) != self.run:
                 self.run = (question.run, question.epoch)
                 self.lines.say(f"A run with {', '.join(question.sites)}.")
@@ -104,6 +111,11 @@ class _Told:
             elif question.round:
                 self.lines.pass_by(f"Round {question.round} answered.")
         return answer
+
+
+def _say_ending(lines: Lines, rules: Rules) -> None:
+    if (told := read_kept(rules.state)) is not None:
+        lines.say(sentence_of(told, rules.name, rules.state))
 
 
 class _Connected(threading.Event):
@@ -138,15 +150,32 @@ class _Reporter(logging.Handler):
             self.lines.pass_by(text)
 
 
-def _serve_by_supernode(terms: Terms, rules: Rules, place: Path, stop: threading.Event) -> None:
+def _serve_by_supernode(terms: Terms, rules: Rules, place: Path, stop: threading.Event, lines: Lines, once: bool) -> None:
+    """Questions are answered in other processes; that a run has ended shows in the file that they write."""
     from .keys import CA
     from .processes import stock_site
 
     assert rules.key is not None
     given = {"place": str(place.absolute()), "data": str(rules.data.absolute()), "update": rules.update}
+    before = _version(rules.state / RESULT)
     with stock_site(terms.address, place / CA, rules.key, f"{__name__}:stock_answer", {STOCK: json.dumps(given)}) as process:
         while not stop.wait(1.0):
             process.check()
+            if (now := _version(rules.state / RESULT)) != before:
+                before = now
+                _say_ending(lines, rules)
+                if once:
+                    stop.wait(STOCK_REPLY)
+                    return
+
+
+def _version(path: Path) -> tuple[int, int]:
+    """Another one after each time that the file was written."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return 0, 0
+    return status.st_ino, status.st_mtime_ns
 
 
 def stock_answer(data: bytes) -> bytes:

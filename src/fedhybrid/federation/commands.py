@@ -15,6 +15,7 @@ from rich.console import Console
 
 from ..result import Result
 from ..status import InvalidConfig, Status
+from .ending import RESULT, TO_BE_CONTINUED
 from .folder import RUN, TERMS_FILE, check_registered, need_flower, terms_of
 from .server import serve
 from .signals import Stopped, stopped_by_signals
@@ -24,8 +25,7 @@ from .site import Rules
 from .terms import Terms, read_terms
 from .view import ServerView, clock, show_answer, story_of
 
-RESULT, EVENTS, AGREED = "result.json", "events.jsonl", "terms"
-TO_BE_CONTINUED = (Status.INTERRUPTED, Status.QUORUM_LOST, Status.CHECKPOINT_ERROR)  # the same command goes on after them
+EVENTS, AGREED = "events.jsonl", "terms"
 
 
 def server(folder: Path, host: str | None, port: int | None, insecure: bool, console: Console) -> int:
@@ -123,10 +123,9 @@ def result(folder: Path, as_json: bool, console: Console) -> int:
 
 def answer_of(result: Result, terms: Terms) -> dict[str, Any]:
     answer = result.to_dict()
-    names = (*terms.problem.features, *(("(intercept)",) if terms.problem.intercept else ()))
     return answer | {
         "notes": [note for note in answer["notes"] if not note.startswith("Privacy: ")],  # it stands in its own place
-        "coefficients": dict(zip(names, answer["x"], strict=True)),
+        "coefficients": dict(zip(terms.coefficients, answer["x"], strict=True)),
         "sites": list(result.names),
         "privacy": result.privacy,
         "finished": result.status not in TO_BE_CONTINUED,

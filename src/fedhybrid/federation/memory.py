@@ -28,6 +28,12 @@ class Memory:
     local: Any
 
 
+def last_begun(state: Path) -> str:
+    """The run in which a site took part last; "" if there is none."""
+    files_of_runs = [file for file in state.glob(f"*/{files.CURRENT}") if not file.parent.is_symlink()]
+    return max(files_of_runs, key=lambda file: file.stat().st_mtime_ns).parent.name.rpartition("-")[0] if files_of_runs else ""
+
+
 class Store:
     """The folder of one run and epoch, among those of a site. What D needs is large and changes seldom: a file of its own."""
 

@@ -21,6 +21,7 @@ from ..driver import Driver, Limits
 from ..numerics import scope
 from ..result import COLUMNS, Result, Trace
 from ..status import QuorumLost
+from .ending import tell_all
 from .events import Events, Listener
 from .exchange import Exchange, Gone
 from .journal import Journal, Record
@@ -71,7 +72,9 @@ class Run:
                 recorded = [record for record in journal.records if record.header["kind"] == "gone"]
                 ended = recorded[0] if recorded else self._epoch(standing, journal, epoch, start)
                 if isinstance(ended, Result):
-                    return self._with_notes(ended)
+                    result = self._with_notes(ended)
+                    tell_all(self.link, self.terms, self.agreed, self.run, epoch, result, self.events)
+                    return result
             standing, start = standing.without(frozenset(ended.header["names"])), jnp.asarray(ended.rows)
             self.left |= dict.fromkeys(ended.header["names"], ended.header["why"])
         raise AssertionError("every epoch has fewer sites than the one before")

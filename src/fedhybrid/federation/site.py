@@ -21,14 +21,16 @@ from ..clients.base import Client
 from ..clients.serial import padded
 from ..numerics import scope
 from ..status import CheckpointError, InvalidConfig, InvalidData
+from .ending import Ending, keep_ending, read_ending
 from .envelope import Answer, Question, Refused, digest, read_masked, read_question, seal_answer
-from .memory import Memory, Store
+from .memory import Memory, Store, last_begun
 from .protocol import Protocol, protocol_of
 from .rules import Rules, read_rows, read_rules
 from .schema import NAME
 from .terms import Terms
 
 NOTHING = np.zeros(0)
+OTHER_TERMS = "has agreed to other terms: its federation.toml is not the server's."
 CENSUS = 2  # floats: the rows' total weight, and the square of their largest norm
 
 
@@ -64,10 +66,13 @@ class Site:
     def answer(self, data: bytes) -> bytes:
         masked = read_masked(data)
         try:
-            question = read_question(data if masked is None else masked[0])
+            ending = read_ending(data)
+            question = read_question(data if masked is None else masked[0]) if ending is None else ending.question
         except Refused as error:
             return self._seal(Question("", "", "", 0, 0, (), (), NOTHING), digest(data) if isinstance(data, bytes) else "", error)
         try:
+            if ending is not None:
+                return self._seal(question, digest(data), self._end(ending))
             with scope():
                 body = self._in_the_open(question, digest(data)) if masked is None else self._behind_masks(question, *masked)
                 return self._seal(question, digest(data), body)
@@ -84,6 +89,19 @@ class Site:
         refused, message, body = ("", "", outcome) if isinstance(outcome, np.ndarray) else (outcome.code, str(outcome), NOTHING)
         memory = self.memory.name if self.memory else ""
         return seal_answer(Answer(question.run, question.epoch, question.round, asked, self.rules.name, memory, refused, message, body))
+
+    def _end(self, ending: Ending) -> np.ndarray:
+        """The site's own copy of the answer, on its disk."""
+        if ending.terms != self.agreed:
+            raise Refused("terms", OTHER_TERMS)
+        if not ending.sites or not set(ending.sites) <= set(self.terms.names):
+            raise Refused("sites", "is told of sites that it does not know.")
+        if len(ending.x) != self.fleet.d:
+            raise Refused("question", f"is told {len(ending.x)} coefficients, and there are {self.fleet.d}.")
+        if ending.run != last_begun(self.rules.state):
+            raise Refused("run", "is told of the end of a run that is not the last one in which it took part.")
+        keep_ending(ending, self.terms.coefficients, self.rules.state)
+        return NOTHING
 
     # ── questions ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -132,7 +150,7 @@ class Site:
 
     def _admit(self, question: Question) -> None:
         if question.terms != self.agreed:
-            raise Refused("terms", "has agreed to other terms: its federation.toml is not the server's.")
+            raise Refused("terms", OTHER_TERMS)
         if not set(question.sites) <= set(self.terms.names) or self.rules.name not in question.sites:
             raise Refused("sites", "is asked for sites that it does not know, or without itself.")
         if len(question.sites) < self.rules.minimum_sites:

@@ -97,6 +97,11 @@ class Terms:
     def n(self) -> int:
         return len(self.sites)
 
+    @property
+    def coefficients(self) -> tuple[str, ...]:
+        """Their names, as they stand in an answer."""
+        return (*self.problem.features, *(("(intercept)",) if self.problem.intercept else ()))
+
     def digest(self) -> str:
         """Of all but the address, which says how to get there and not what is done."""
         agreed = asdict(replace(self, address=""))

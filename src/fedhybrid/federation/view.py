@@ -143,6 +143,8 @@ class ServerView:
             self.say(f"{details['site']} has lost its state, and is given it back.")
         elif what == "gone":
             self.say(f"{', '.join(details['sites'])}: takes no further part. {details['why']}")
+        elif what == "told" and details["away"]:
+            self.say(f"{', '.join(details['away'])}: away, and not told that the run has ended.")
         elif what == "waiting" and self.live is None and self.story.waiting != self.told_waiting:
             self.told_waiting = self.story.waiting
             self.say(self.story.sentence())
