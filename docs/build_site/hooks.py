@@ -7,6 +7,7 @@ import typer
 from mkdocs.structure.files import File
 
 from fedhybrid.cli import app
+from fedhybrid.status import Status
 
 OUTSIDE = re.compile(r"\[([^\]]+)\]\(\.\./([^)]+)\)")
 
@@ -23,9 +24,18 @@ def on_page_markdown(markdown, **_):
 
 def commands() -> str:
     """A page from what `--help` says, so that the two cannot differ."""
-    pages = ["# Commands\n\nWhat `--help` says of each. Exit status 0 is success; [Deployment](deploy.md) says what the others mean.\n"]
+    pages = [f"# Commands\n\nWhat `--help` says of each; first, what they end with.\n\n{_exit_statuses()}"]
     pages += [_section(name, command) for name, command in _leaves("fedhybrid", typer.main.get_command(app))]
     return "\n".join(pages)
+
+
+def _exit_statuses() -> str:
+    """One row per number, from the library's own table."""
+    said: dict[int, list[str]] = {1: ["an unexpected failure; or a check, such as `verify`, that found a difference"]}
+    for status in Status:
+        said.setdefault(status.exit_status, []).append(f"`{status}`: {status.sentence}")
+    rows = [f"| {number} | {'; '.join(said[number])} |" for number in sorted(said)]
+    return "\n".join(["| exit status | |", "|---|---|", *rows, ""])
 
 
 def _leaves(name: str, command: click.Command):

@@ -36,11 +36,35 @@ class Status(Enum):
     def sentence(self) -> str:
         return self.value
 
+    @property
+    def exit_status(self) -> int:
+        """What a command ends with."""
+        return EXIT_STATUSES[self.name]
+
     def __repr__(self) -> str:
         return f"Status.{self.name}"
 
     def __str__(self) -> str:
         return self.name
+
+
+# 1 is left to what has no status: an unexpected failure, and a check that found a difference.
+EXIT_STATUSES = {
+    "SOLVED": 0,
+    "INVALID_DATA": 2,
+    "INVALID_CONFIG": 2,
+    "SOLVED_INACCURATE": 3,
+    "MAX_ROUNDS": 4,
+    "TIME_LIMIT": 5,
+    "DIVERGED": 6,
+    "NONFINITE": 7,
+    "ILL_CONDITIONED": 8,
+    "NO_MINIMISER": 9,
+    "QUORUM_LOST": 10,
+    "STATE_LOST": 11,
+    "CHECKPOINT_ERROR": 12,
+    "INTERRUPTED": 130,
+}
 
 
 class FedHybridError(ValueError):

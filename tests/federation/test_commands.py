@@ -242,7 +242,7 @@ def test_a_finished_run_is_shown_and_not_run_again(federation):
     assert "-1.25" in said
     assert f"mv {federation / 'run'}" in said
     (federation / "run" / "result.json").write_text(json.dumps(answer | {"status": "MAX_ROUNDS"}))
-    run("server", federation, expect=1)
+    run("server", federation, expect=fh.Status.MAX_ROUNDS.exit_status)
     (federation / "run" / "result.json").write_text(json.dumps(answer | {"terms": "others"}))
     assert "other terms" in run("server", federation, expect=2)
     (federation / "run" / "result.json").write_text("{")
@@ -352,7 +352,7 @@ def test_a_server_that_is_stopped_leaves_no_process_and_says_how_to_go_on(federa
             time.sleep(0.1)
             assert server.process.poll() is None, server.said
         time.sleep(1.0)
-        assert server.end() == 1
+        assert server.end() == fh.Status.INTERRUPTED.exit_status
         assert "goes on from here" in server.said
         assert "No server is running" in run("status", federation)
         home = f"FLWR_HOME={federation}".encode()

@@ -16,7 +16,13 @@ from ..fleet import Fleet
 from ..status import InvalidConfig, InvalidData
 from .study import Problem
 
-LOSSES = {"squared": losses.squared, "logistic": losses.logistic, "poisson": losses.poisson, "softmax": losses.softmax}
+LOSSES = {
+    "squared": losses.squared,
+    "logistic": losses.logistic,
+    "poisson": losses.poisson,
+    "huber": losses.huber,
+    "softmax": losses.softmax,
+}
 FEW = 20  # different whole numbers in a response that are taken for classes
 
 

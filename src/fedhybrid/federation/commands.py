@@ -1,7 +1,4 @@
-"""What the commands at the server do: server, simulate, status, result. Each returns its exit status.
-
-0  solved, or done what was asked     1  ended otherwise     2  the caller's mistake, raised as InvalidConfig or InvalidData
-"""
+"""What the commands at the server do: server, simulate, status, result. Each returns its exit status, `Status.exit_status`."""
 
 import json
 import os
@@ -54,7 +51,7 @@ def server(folder: Path, host: str | None, port: int | None, insecure: bool, con
                 result = serve(terms, view, folder / RUN, view)
     except Stopped:
         console.print(f"Stopped. Nothing is lost: fedhybrid server {folder} goes on from here.", highlight=False, soft_wrap=True)
-        return 1
+        return Status.INTERRUPTED.exit_status
     answer = answer_of(result, terms)
     _write(folder / RUN / RESULT, answer)
     show_answer(answer, console)
@@ -135,7 +132,7 @@ def answer_of(result: Result, terms: Terms) -> dict[str, Any]:
 
 
 def _exit_status(answer: Mapping[str, Any]) -> int:
-    return 0 if answer["status"] == Status.SOLVED.name else 1
+    return Status[answer["status"]].exit_status
 
 
 def _write(path: Path, answer: Mapping[str, Any]) -> None:
