@@ -15,6 +15,7 @@ from fedhybrid.cli import app
 from fedhybrid.experiments import study as study_module
 from fedhybrid.experiments.candidates import candidate, fedh
 from fedhybrid.experiments.own import Own, own_problem, read_table
+from fedhybrid.measure import optimum
 from fedhybrid.experiments.paper import FIGURES, hybrids, problem
 from fedhybrid.experiments.reproduce import compare
 from fedhybrid.experiments.study import QUICK, Problem, ground, study
@@ -242,6 +243,15 @@ def test_the_loss_follows_the_response(name, loss):
     place = own_problem(Own(name, 4))
     assert place.fleet(4, False).loss.name == loss
     assert place.fleet(1, False).updates.count("newton") == 1
+
+
+def test_robust_regression_is_compared_with_its_own_optimum():
+    fleet = own_problem(Own("diabetes", 4, loss="huber")).fleet(4, False)
+    A, y = (np.concatenate([getattr(site, part) for site in fleet.sites]) for part in ("A", "y"))
+    A = np.column_stack([A, np.ones(len(A))])
+    x = optimum(fleet).x
+    slope = A.T @ np.clip(A @ x - y, -1.0, 1.0) / len(y) + 0.01 * x * (np.arange(len(x)) < len(x) - 1)
+    assert np.linalg.norm(slope) < 1e-8
 
 
 def test_compare_on_the_command_line(tmp_path):

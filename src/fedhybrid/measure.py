@@ -12,10 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from .algorithms.base import Algorithm, nothing
+from .algorithms.krylov import krylov
 from .algorithms.newton import newton
 from .clients.base import Client, Clients
 from .clients.stacked import Stacked
 from .fleet import Fleet
+from .losses import Huber
 from .numerics import scope
 from .solve import solve
 from .status import InvalidData, Status
@@ -56,9 +58,13 @@ class Curve(NamedTuple):
 
 
 def optimum(fleet: Fleet, clients: Clients | None = None) -> Optimum:
-    """The pooled minimiser of Σfᵢ and its value, by Newton's method on the summed Hessians, as exactly as floats allow."""
+    """The pooled minimiser of Σfᵢ and its value, by Newton's method on the summed Hessians, as exactly as floats allow.
+
+    Huber's loss has no curvature where all residuals are large, and Newton's method may stay there: there `krylov` finds it.
+    """
     clients = Stacked(fleet) if clients is None else clients
-    result = solve(fleet, newton(), transport=lambda _: clients, tol=1e-12, max_rounds=1000)
+    method = krylov() if isinstance(fleet.loss, Huber) else newton()
+    result = solve(fleet, method, transport=lambda _: clients, tol=1e-12, max_rounds=1000)
     if result.status in (Status.NO_MINIMISER, Status.DIVERGED, Status.NONFINITE):
         raise InvalidData(f"There is no optimum to measure from. {result.message}")
     return Optimum(result.x, objective(clients, result.x))

@@ -1,5 +1,7 @@
 """The command line: parse, call, print."""
 
+from collections.abc import Callable
+
 import typer
 
 from . import federation, paper
@@ -14,11 +16,15 @@ def main() -> None:
 
 METHODS, FEDERATION = "Methods", "A federation of machines"
 
-for command in (paper.demo, paper.compare, paper.reproduce):
-    app.command(rich_help_panel=METHODS)(command)
+COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
+    METHODS: (paper.demo, paper.compare, paper.reproduce),
+    FEDERATION: (federation.server, federation.site, federation.status, federation.result, federation.simulate),
+}
+
+for panel, commands in COMMANDS.items():
+    for command in commands:
+        app.command(rich_help_panel=panel)(command)
 app.add_typer(federation.federation, name="federation", rich_help_panel=FEDERATION)
-for command in (federation.server, federation.site, federation.status, federation.result, federation.simulate):
-    app.command(rich_help_panel=FEDERATION)(command)
 
 
 @app.command()
