@@ -15,10 +15,10 @@ from fedhybrid.cli import app
 from fedhybrid.experiments import study as study_module
 from fedhybrid.experiments.candidates import candidate, fedh
 from fedhybrid.experiments.own import Own, own_problem, read_table
-from fedhybrid.measure import optimum
 from fedhybrid.experiments.paper import FIGURES, hybrids, problem
 from fedhybrid.experiments.reproduce import compare
 from fedhybrid.experiments.study import QUICK, Problem, ground, study
+from fedhybrid.measure import optimum
 
 SHORT = QUICK._replace(rounds=60)
 
