@@ -48,6 +48,8 @@ from .losses import softmax as softmax
 from .losses import squared as squared
 from .result import Result as Result
 from .result import Trace as Trace
+from .scaling import Scaling as Scaling
+from .scaling import standardised as standardised
 from .solve import run as run
 from .solve import solve as solve
 from .status import InvalidConfig as InvalidConfig

@@ -146,6 +146,7 @@ class Fleet:
         columns = np.broadcast_to(given, width).copy() if given.ndim == 0 else given.copy()
         if len(columns) < width + self.intercept:
             columns = np.append(columns, 0.0)
+        self.column_penalty = columns  # one per column, the intercept included; of softmax, for every class the same
         if self.K == 0:
             return columns, ()
         pinned = tuple(int(c) for c in np.flatnonzero(columns == 0))
@@ -215,6 +216,15 @@ class Fleet:
         part = copy.copy(self)  # nothing that depends on either is cached before a transport is made
         part.total_weight, part._sharers = total_weight, n
         return part
+
+    def in_coordinates(self, sites: tuple[Site, ...], reg: np.ndarray, notes: tuple[str, ...] = ()) -> "Fleet":
+        """The same fleet on other columns, of which it keeps its number and the responses; one penalty per column."""
+        other = copy.copy(self)
+        for known in ("row_norm", "fingerprint", "_digests", "groups"):
+            other.__dict__.pop(known, None)
+        other.sites, other._reg_given, other.notes = sites, reg, (*self.notes, *notes)
+        other.reg, other.pinned = other._penalty(reg)
+        return other
 
     def _of(self, sites: Mapping[str, tuple], updates: list[str]) -> "Fleet":
         options: dict[str, Any] = {"loss": self.loss, "reg": self._reg_given, "weighting": self.weighting, "intercept": self.intercept}

@@ -112,6 +112,7 @@ class Result:
     algorithm: str = ""
     notes: tuple[str, ...] = field(default=())
     names: tuple[str, ...] = field(default=())  # of the sites, in site order
+    error_bounds: np.ndarray | None = None  # proved: one per coordinate of x; None where only the one for ‖x − x*‖ is known
     privacy: str = "plain"  # what a federation's server could see of single sites; docs/privacy.md
 
     def __str__(self) -> str:
@@ -129,7 +130,7 @@ class Result:
             return str(value) if isinstance(value, float) and np.isinf(value) else value
 
         costs = ("rounds", "floats_up", "floats_down", "flops", "seconds")
-        proofs = ("gradient_norm", "rounding", "error_bound", "m_hat", "kappa_hat")
+        proofs = ("gradient_norm", "rounding", "error_bound", "error_bounds", "m_hat", "kappa_hat")
         names = ("x", *costs, *proofs, "direction")
         answer = {name: plain(getattr(self, name)) for name in names}
         return {
