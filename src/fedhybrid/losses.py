@@ -150,17 +150,36 @@ def _softmax_recedes(slope: Array, y: Array) -> tuple[Array, Array]:
     return lead >= jnp.max(slope, axis=-1), lead > jnp.min(slope, axis=-1)
 
 
-softmax = Loss(
-    "softmax",
-    value=_softmax_value,
-    d1=lambda z, y: jax.nn.softmax(z) - _one_hot(z, y),
-    d2=_softmax_d2,
-    response="class",
-    ell=0.5,
-    bend=math.sqrt(2.0),  # the third moment of K values is at most their range, and the range at most √2·norm, times their variance
-    recedes=_softmax_recedes,
-    can_recede=True,
-)
+@dataclass(frozen=True, eq=False, repr=False)
+class Softmax(Loss):
+    """`fh.softmax` counts the classes in the data; `fh.softmax(classes=3)` is told, and some may have no row."""
+
+    classes: int | None = None
+
+    @refuse_unknown_keywords
+    def __call__(self, classes: int) -> "Softmax":
+        if whole("softmax: classes", classes) < 2:
+            raise InvalidConfig("softmax: classes must be at least 2; with one there is nothing to tell apart.")
+        return _softmax(classes)
+
+
+@functools.cache
+def _softmax(classes: int | None) -> Softmax:
+    return Softmax(
+        "softmax" if classes is None else f"softmax(classes={classes})",
+        value=_softmax_value,
+        d1=lambda z, y: jax.nn.softmax(z) - _one_hot(z, y),
+        d2=_softmax_d2,
+        response="class",
+        ell=0.5,
+        bend=math.sqrt(2.0),  # the third moment of K values is at most their range, and the range at most √2·norm, times their variance
+        recedes=_softmax_recedes,
+        can_recede=True,
+        classes=classes,
+    )
+
+
+softmax = _softmax(None)
 
 
 @functools.cache

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
-from .losses import Loss, RowLoss
+from .losses import Loss, RowLoss, Softmax
 from .status import InvalidConfig, InvalidData
 
 LARGEST_ENTRY = 1e150
@@ -147,7 +147,7 @@ def check_responses(sites: tuple[Site, ...], loss: Loss | RowLoss) -> tuple[tupl
     if loss.response == "binary":
         return _binary(sites)
     if loss.response == "class":
-        return sites, _count_classes(sites), ()
+        return sites, _count_classes(sites, loss.classes if isinstance(loss, Softmax) else None), ()
     return sites, 0, ()
 
 
@@ -168,7 +168,10 @@ def _binary(sites: tuple[Site, ...]) -> tuple[tuple[Site, ...], int, tuple[str, 
     return recoded, 0, ("labels {−1, 1} were read as {0, 1}.",)
 
 
-def _count_classes(sites: tuple[Site, ...]) -> int:
+def _count_classes(sites: tuple[Site, ...], agreed: int | None) -> int:
+    if agreed is not None:
+        _refuse_labels(sites, np.arange(agreed, dtype=np.float64), f"0, …, {agreed - 1}")
+        return agreed
     labels = np.unique(np.concatenate([site.y for site in sites]))
     for site in sites:
         if wrong := int(np.count_nonzero((site.y < 0) | (site.y != np.floor(site.y)))):

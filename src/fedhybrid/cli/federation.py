@@ -19,9 +19,10 @@ def federation_init(
     folder: Annotated[Path, typer.Argument(help="A new folder.")],
     sites: Annotated[str, typer.Option(help="Names with commas between: hospital-a,hospital-b,hospital-c.")],
     response: Annotated[str, typer.Option(help="The response's column in every site's table.")],
-    loss: Annotated[str, typer.Option(help="squared, logistic, poisson, huber.")],
+    loss: Annotated[str, typer.Option(help="squared, logistic, poisson, huber, softmax.")],
     features: Annotated[str | None, typer.Option(help="The other columns, with commas between.")] = None,
     like: Annotated[Path | None, typer.Option(help="Or a table with the same header, of which all columns are taken.")] = None,
+    classes: Annotated[str | None, typer.Option(help="For softmax, the response's values, with commas between: 0,1,2.")] = None,
     reg: Annotated[float, typer.Option(help="Penalty ½·reg·‖x‖².")] = 0.01,
     method: Annotated[str, typer.Option(help="krylov, fedhybrid, lbfgs, …")] = "krylov",
     host: Annotated[str, typer.Option(help="Where sites find the server, as name:port.")] = "127.0.0.1:9092",
@@ -40,7 +41,8 @@ def federation_init(
         if (features is None) == (like is None):
             raise InvalidConfig("Give the columns either by --features or by --like.")
         columns = _names(features) if like is None else folders.features_of(like, response)
-        terms = folders.init(folder, folders.Plan(_names(sites), response, loss, columns, reg, method, host, not plain))
+        labels = None if classes is None else folders.labels_of(classes)
+        terms = folders.init(folder, folders.Plan(_names(sites), response, loss, columns, reg, method, host, not plain, labels))
     say = typer.echo
     say(f"{folder}: a federation of {terms.n} sites, with {len(columns)} columns.\n")
     say(f"1. Read {folder / folders.TERMS_FILE}. After a change: fedhybrid federation share {folder}")

@@ -13,7 +13,7 @@ from rich.console import Console
 from ..result import Result
 from ..status import InvalidConfig, Status
 from .ending import RESULT, TO_BE_CONTINUED
-from .folder import RUN, TERMS_FILE, check_registered, need_flower, terms_of
+from .folder import RUN, TERMS_FILE, check_method, check_registered, need_flower, terms_of
 from .server import serve
 from .signals import Stopped, stopped_by_signals
 from .simulate import RULES, rules_beside
@@ -36,6 +36,7 @@ def server(folder: Path, host: str | None, port: int | None, insecure: bool, con
         again = f"mv {folder / RUN} {folder / RUN}-1"
         console.print(f"\nThis run has ended. To begin another one, put its record away:\n  {again}", highlight=False, soft_wrap=True)
         return _exit_status(ended)
+    check_method(terms)
     revoked = check_registered(folder, terms)
     if host is None:
         host = "127.0.0.1" if insecure or is_loopback(host_of(terms.address)) else "0.0.0.0"

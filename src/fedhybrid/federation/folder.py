@@ -36,7 +36,8 @@ features = {features}
 response = {response}
 # weight = "…"              # columns of every table, if there are such
 # offset = "…"
-loss = {loss}{loss_pad}  # squared, logistic, poisson, huber
+loss = {loss}{loss_pad}  # squared, logistic, poisson, huber, softmax
+{classes}
 reg = {reg}{reg_pad}  # penalty ½·reg·‖x‖², not on the intercept
 weighting = "row"           # row: the pooled fit; client: sites count alike
 intercept = true
@@ -91,6 +92,7 @@ class Plan:
     method: str = "krylov"
     address: str = "127.0.0.1:9092"
     secure: bool = True
+    classes: tuple[float, ...] | None = None
 
 
 def need_flower() -> None:
@@ -145,6 +147,13 @@ def features_of(table: Path, response: str) -> tuple[str, ...]:
     return tuple(name for name in header if name != response)
 
 
+def labels_of(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(label) for label in text.split(","))
+    except ValueError:
+        raise InvalidConfig(f"--classes {text}: the response's values are numbers, with commas between: 0,1,2.") from None
+
+
 def terms_text(plan: Plan, public: Mapping[str, str]) -> str:
     values = {
         "loss": _toml(plan.loss),
@@ -153,9 +162,13 @@ def terms_text(plan: Plan, public: Mapping[str, str]) -> str:
         "sums": _toml(plan.secure),
         "address": _toml(plan.address),
     }
+    classes = "# classes = [0, 1, 2]       # with softmax: the response's values"
+    if plan.classes is not None:
+        labels = ", ".join(f"{label:g}" for label in plan.classes)
+        classes = f"{f'classes = [{labels}]':<27} # the response's values"
     pads = {f"{name}_pad": " " * (26 - len(name if name != "method" else "name") - 3 - len(value)) for name, value in values.items()}
     sites = "\n".join(f"{name} = {_toml(key)}" for name, key in public.items())
-    return TERMS.format(features=_wrapped(plan.features), response=_toml(plan.response), sites=sites, **values, **pads)
+    return TERMS.format(features=_wrapped(plan.features), response=_toml(plan.response), classes=classes, sites=sites, **values, **pads)
 
 
 def terms_of(folder: Path) -> Terms:
@@ -163,6 +176,16 @@ def terms_of(folder: Path) -> Terms:
     if not (folder / TERMS_FILE).is_file():
         raise InvalidConfig(f"{folder} holds no {TERMS_FILE}: name the folder that fedhybrid federation init made, or a site's.")
     return read_terms(folder / TERMS_FILE)
+
+
+def check_method(terms: Terms) -> None:
+    """That secure sums can carry what the method sends, before anybody connects."""
+    if terms.secure.sums:
+        from .agreed import refuse_what_no_sum_can_carry
+        from .protocol import protocol_of
+
+        algorithm = terms.algorithm()
+        refuse_what_no_sum_can_carry(terms, protocol_of(algorithm, terms.stand_in(), terms.n), str(algorithm.spec))
 
 
 def check_registered(folder: Path, terms: Terms) -> tuple[str, ...]:
@@ -233,7 +256,7 @@ def _check(text: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / TERMS_FILE
         path.write_text(text, encoding="utf-8")
-        read_terms(path)
+        check_method(read_terms(path))
 
 
 def _toml(value: Any) -> str:

@@ -54,3 +54,15 @@ def read_rows(path: Path, problem: Problem) -> tuple:
     columns = {name: table[:, header.index(name)] for name in wanted}
     A = np.column_stack([columns[name] for name in problem.features])
     return A, columns[problem.response], *(columns[name] if name else None for name in (problem.weight, problem.offset))
+
+
+def coded(name: str, rows: tuple, problem: Problem) -> tuple:
+    """The same rows, with every response as the number of its class among those that were agreed on."""
+    if problem.classes is None:
+        return rows
+    A, y, *rest = rows
+    same = np.asarray(y, np.float64)[..., None] == np.array(problem.classes)
+    if bad := int(np.count_nonzero(~same.any(axis=-1))):
+        agreed = ", ".join(f"{label:g}" for label in problem.classes)
+        raise InvalidData(f"{name}: {problem.response} has {bad} of {same.shape[0]} entries that are none of the classes {agreed}.")
+    return A, np.argmax(same, axis=-1).astype(np.float64), *rest

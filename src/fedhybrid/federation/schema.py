@@ -115,6 +115,14 @@ def texts(name: str, value: Any) -> tuple[str, ...]:
     return tuple(text(f"{name}[{k}]", entry) for k, entry in enumerate(value))
 
 
+def labels(name: str, value: Any) -> tuple[float, ...]:
+    if not isinstance(value, list) or len(value) < 2 or any(isinstance(v, bool) or not isinstance(v, int | float) for v in value):
+        raise InvalidConfig(f"{name} must be a list of at least two numbers.")
+    if len(set(value)) < len(value) or not all(map(math.isfinite, value)):
+        raise InvalidConfig(f"{name} must be different finite numbers.")
+    return tuple(map(float, value))
+
+
 def penalty(name: str, value: Any) -> float | tuple[float, ...]:
     read = number(0.0, 1e150)
     return tuple(read(f"{name}[{k}]", entry) for k, entry in enumerate(value)) if isinstance(value, list) else read(name, value)

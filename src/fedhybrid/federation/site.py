@@ -25,7 +25,7 @@ from .ending import Ending, keep_ending, read_ending
 from .envelope import Answer, Question, Refused, digest, read_masked, read_question, seal_answer
 from .memory import Memory, Store, last_begun
 from .protocol import Protocol, protocol_of
-from .rules import Rules, read_rows, read_rules
+from .rules import Rules, coded, read_rows, read_rules
 from .schema import NAME
 from .terms import Terms
 
@@ -46,7 +46,7 @@ class Site:
             raise InvalidConfig(f"{rules.name}: the federation has {terms.n} sites, and minimum_sites is {rules.minimum_sites}.")
         self.terms, self.rules, self.agreed = terms, rules, terms.digest()
         rows = read_rows(rules.data, terms.problem) if sites is None else sites
-        self.fleet = terms.fleet({rules.name: rows}, update=rules.update)
+        self.fleet = terms.fleet({rules.name: coded(rules.name, rows, terms.problem)}, update=rules.update)
         if (held := self.fleet.sites[0].A.shape[0]) < rules.minimum_rows:
             raise InvalidData(
                 f"{rules.name}: the table has fewer rows than minimum_rows = {rules.minimum_rows}, and takes no part ({held})."

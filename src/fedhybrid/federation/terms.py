@@ -17,10 +17,17 @@ from ..algorithms import ALGORITHMS
 from ..algorithms.anderson import anderson
 from ..algorithms.base import Algorithm
 from ..fleet import Fleet
+from ..problem import free_entries
 from ..status import InvalidConfig
-from .schema import Key, load, number, one_of, penalty, read_section, refuse_unknown, site_name, text, texts, truth, whole
+from .schema import Key, labels, load, number, one_of, penalty, read_section, refuse_unknown, site_name, text, texts, truth, whole
 
-LOSSES = {"squared": losses.squared, "logistic": losses.logistic, "poisson": losses.poisson, "huber": losses.huber}
+LOSSES = {
+    "squared": losses.squared,
+    "logistic": losses.logistic,
+    "poisson": losses.poisson,
+    "huber": losses.huber,
+    "softmax": losses.softmax,
+}
 
 PROBLEM = {
     "features": Key(texts),  # columns of every site's table, in this order
@@ -28,6 +35,7 @@ PROBLEM = {
     "weight": Key(text, None),  # columns, if there are such
     "offset": Key(text, None),
     "loss": Key(one_of(*LOSSES)),
+    "classes": Key(labels, None),  # of softmax: the response's values; the first is the reference
     "reg": Key(penalty, 0.0),
     "weighting": Key(one_of("row", "client"), "row"),
     "intercept": Key(truth, True),
@@ -60,6 +68,7 @@ class Problem:
     reg: float | tuple[float, ...]
     weighting: str
     intercept: bool
+    classes: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -99,8 +108,13 @@ class Terms:
 
     @property
     def coefficients(self) -> tuple[str, ...]:
-        """Their names, as they stand in an answer."""
-        return (*self.problem.features, *(("(intercept)",) if self.problem.intercept else ()))
+        """Their names, as they stand in an answer: column[class] where there are classes."""
+        columns = (*self.problem.features, *(("(intercept)",) if self.problem.intercept else ()))
+        if self.problem.classes is None:
+            return columns
+        fleet = self.stand_in()
+        entries = (divmod(int(place), fleet.K) for place in free_entries(fleet.p, fleet.K, fleet.pinned))
+        return tuple(f"{columns[row]}[{self.problem.classes[k]:g}]" for row, k in entries)
 
     def digest(self) -> str:
         """Of all but the address, which says how to get there and not what is done."""
@@ -118,7 +132,8 @@ class Terms:
         """A fleet of some sites' rows, under these terms."""
         p = self.problem
         reg = list(p.reg) if isinstance(p.reg, tuple) else p.reg
-        options: dict[str, Any] = {"loss": LOSSES[p.loss], "reg": reg, "weighting": p.weighting, "intercept": p.intercept}
+        loss: Any = LOSSES[p.loss] if p.classes is None else losses.softmax(len(p.classes))
+        options: dict[str, Any] = {"loss": loss, "reg": reg, "weighting": p.weighting, "intercept": p.intercept}
         return Fleet(sites, update=update, keep_rows="rows" in ALGORITHMS[self._entry].requires, **options)
 
     def stand_in(self) -> Fleet:
@@ -172,6 +187,12 @@ def _sites(given: Any) -> tuple[tuple[str, str], ...]:
 
 def _check(terms: Terms) -> None:
     """What only shows when the parts are put together, before anybody waits for it."""
+    if (terms.problem.classes is None) == (terms.problem.loss == "softmax"):
+        raise InvalidConfig(
+            "[problem] classes = [0, 1, 2], say: loss = 'softmax' needs the response's values, because no site may have all of them."
+            if terms.problem.classes is None
+            else f"[problem] classes: only loss = 'softmax' has them, not {terms.problem.loss}."
+        )
     algorithm = terms.algorithm()
     terms.stand_in()
     if terms.rounds.absent == "bridge" and not algorithm.bridges:
