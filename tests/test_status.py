@@ -758,3 +758,14 @@ def test_a_loss_of_ones_own_is_solved_on_its_promise_to_be_convex():
     result = solve(fh.Fleet(squares(0), loss=lambda z, y: jnp.log(jnp.cosh(z - y)), reg=0.1), fh.lbfgs())
     assert result.status is Status.SOLVED
     assert "promise" in result.message
+
+
+def test_advice_at_the_limit_is_of_use_to_this_run():
+    fleet = fh.Fleet(binary(), loss=fh.logistic, reg=0.01)
+    absent = fh.solve(fleet, transport=fh.absent(rate=0.3), max_rounds=3)
+    default = fh.solve(fleet, max_rounds=2)
+    tuned = fh.solve(fleet, fh.gd(step_size=1e-3), max_rounds=3)
+    assert {each.status for each in (absent, default, tuned)} == {fh.Status.MAX_ROUNDS}
+    assert "away" in absent.message
+    assert "krylov" not in default.message
+    assert "krylov" in tuned.message

@@ -52,6 +52,7 @@ from .scaling import Scaling as Scaling
 from .scaling import standardised as standardised
 from .solve import run as run
 from .solve import solve as solve
+from .status import CheckpointError as CheckpointError
 from .status import InvalidConfig as InvalidConfig
 from .status import InvalidData as InvalidData
 from .status import Status as Status

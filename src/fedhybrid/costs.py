@@ -67,6 +67,9 @@ class Choice(NamedTuple):
     sites: tuple[SiteChoice, ...]
     expected: dict[int, float]  # number of Newton sites → seconds to the target, in rehearsal
 
+    def __str__(self) -> str:
+        return "\n".join(describe(f"client {i}", site) for i, site in enumerate(self.sites))
+
 
 def choose(
     fleet: Fleet, algorithm: Algorithm | Callable[[tuple[str, ...]], Algorithm] | None = None, *, clock: Clock | None = None

@@ -162,7 +162,13 @@ class Driver:
     def _out_of_rounds(self) -> str:
         if limit_of(self.algorithm) == "biased":
             return f"{self.algorithm.spec.name} goes elsewhere where clients differ; fedhybrid.lbfgs(), say, goes to the optimum."
-        return "Raise max_rounds, or try fedhybrid.lbfgs()."
+        if self.clients.partial:
+            return "Where clients are away more rounds are needed: raise max_rounds, or let more of them take part."
+        parameters = self.algorithm.spec.parameters
+        if parameters.get("batch") and not parameters.get("reduced"):
+            return "With reduced=False the samples' noise keeps x at a distance: reduced=True takes it out, a larger batch makes it less."
+        others = "" if self.algorithm.spec.name in ("krylov", "lbfgs") else ", or try fedhybrid.krylov(), which needs no parameter"
+        return f"Raise max_rounds{others}."
 
     def _broken(self, halt: Halt) -> Outcome:
         outcome = self._without_minimiser(self.watch.best_x0)
