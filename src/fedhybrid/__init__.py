@@ -40,6 +40,8 @@ from .clients.serial import Serial as Serial
 from .clients.stacked import Stacked as Stacked
 from .costs import choose as choose
 from .fleet import Fleet as Fleet
+from .front import fit as fit
+from .inference.fit import Fit as Fit
 from .losses import custom as custom
 from .losses import huber as huber
 from .losses import logistic as logistic

@@ -1,0 +1,240 @@
+"""The front door: from tables and a formula to a fitted model, with everything that statistics says of it.
+
+tables → design, agreed on → fleet → standardised → solve → sums at the optimum → Fit
+"""
+
+import datetime
+import math
+import platform
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from . import losses
+from .arguments import truth, whole
+from .callbacks import Callback
+from .clients.base import Clients
+from .clients.stacked import Stacked
+from .fleet import Fleet
+from .inference.asked import ask, in_order, site_lines
+from .inference.families import Family, family_of
+from .inference.fit import INTERCEPT, Fit
+from .inference.sums import Look, Table
+from .result import Result
+from .scaling import UNITS, standardised
+from .solve import solve
+from .status import InvalidConfig, InvalidData, Status, refuse_unknown_keywords
+from .validation import read_sites
+
+if TYPE_CHECKING:
+    from .tables.design import Design
+
+Array = Any
+KINDS = ("model", "HC0", "HC1", "HC2", "HC3", "site")
+STANDING = (Status.SOLVED, Status.SOLVED_INACCURATE)  # x is as good as rounding allows: errors can be told
+
+
+@refuse_unknown_keywords
+def fit(
+    sites: Mapping[str, Any] | Sequence[Any],
+    formula: str | None = None,
+    *,
+    family: str = "gaussian",
+    reg: float | Sequence[float] = 0.0,
+    weights: str | None = None,
+    offset: str | None = None,
+    counts: bool = False,
+    reference: Mapping[str, str] | None = None,
+    covariance: str = "model",
+    intercept: bool = True,
+    columns: Sequence[str] | None = None,
+    update: str | Sequence[str] | Mapping[str, str] = "newton",
+    min_rows: int = 5,
+    tol: float = 1e-10,
+    max_rounds: int = 10_000,
+    transport: Callable[[Fleet], Clients] = Stacked,
+    progress: bool = False,
+    callbacks: Iterable[Callback] = (),
+) -> Fit:
+    """The model that one pooled table would give, from tables that stay at their sites.
+
+    sites       data frames by name, with a formula; without one, (A, y), (A, y, w) or (A, y, w, offset) as for `Fleet`
+    formula     such as "death ~ age + C(sex) + bmi"; text columns are factors, with the union of all sites' levels
+    family      gaussian, binomial, poisson, multinomial
+    reg         ½·reg·‖x‖² is added to the mean loss of a row, the intercept left free; then there are no standard errors
+    weights, offset   columns of the tables
+    counts      weights count rows (frequencies); otherwise they are prior weights, as R's
+    reference   the reference level of factors, by column
+    covariance  "model"; HC0, HC1, HC2, HC3: robust against a wrong variance; "site": against rows of a site that belong together
+    intercept, columns   without a formula: whether there is one, and names for the columns
+    update      each site's work: gradient, diagonal, newton, newton-cg, or "auto"
+    min_rows    counts of a site with fewer rows are not told
+    """
+    if covariance not in KINDS:
+        raise InvalidConfig(f"covariance must be one of {', '.join(KINDS)}, not {covariance!r}.")
+    counts, min_rows = truth("fit: counts", counts), whole("fit: min_rows", min_rows)
+    began = time.monotonic()
+    if formula is not None:
+        if not intercept or columns is not None:
+            raise InvalidConfig("with a formula, it says what columns there are; without an intercept write `- 1` in it.")
+        given = _by_formula(sites, formula, family, weights, offset, reference or {})
+    else:
+        if weights is not None or offset is not None or reference is not None:
+            raise InvalidConfig("weights, offset and reference name columns and go with a formula; here a site is (A, y, w, offset).")
+        given = _by_arrays(sites, truth("fit: intercept", intercept))
+    fleet, model = _fleet(given, family, reg, update)
+    _refuse_unsuited(model, covariance, given)
+    scaled, scaling = standardised(fleet)
+    raw = solve(scaled, tol=tol, max_rounds=max_rounds, transport=transport, progress=progress, callbacks=callbacks)
+    result = scaling.result(raw)
+    tables = [Table.of(site, scaled.intercept) for site in scaled.sites]
+    no_errors = _no_errors(result, fleet)
+    answers = ask(tables, model, raw.x, scaling, intercept=given.intercept, kind=covariance, counted=counts, no_errors=no_errors)
+    names, order = _names(given, fleet, model, columns)
+    answers = in_order(order, answers)
+    seen, null = answers.seen, answers.null
+    return Fit(
+        family_name=family,
+        classes=_classes(given, model),
+        names=names,
+        x=result.x[order],
+        covariance=answers.covariance,
+        why_no_errors=answers.why_no_errors,
+        kind=covariance,
+        dispersion=answers.dispersion,
+        rows=int(seen.rows),
+        weight=float(seen.weight),
+        counted=counts,
+        deviance=float(seen.deviance),
+        null_deviance=float(null.deviance),
+        llf=_log_likelihood(seen, model, counts),
+        llnull=_log_likelihood(null, model, counts),
+        pearson=float(seen.squares),
+        intercept=given.intercept,
+        penalty=tuple(fleet.column_penalty.tolist()) if np.ndim(reg) else float(reg),  # type: ignore[arg-type]
+        sites=site_lines(fleet.names, tables, model, given.missing, fleet.updates, answers.shares, counts),
+        heterogeneity=answers.heterogeneity,
+        calibration=answers.calibration,
+        design=given.design,
+        status=result.status,
+        message=result.message,
+        error_bounds=None if result.error_bounds is None else result.error_bounds[order],
+        rounds=result.rounds + answers.rounds,
+        floats_up=result.floats_up,
+        seconds=time.monotonic() - began,
+        privacy=result.privacy,
+        notes=tuple(dict.fromkeys((*given.notes, *(note for note in result.notes if note != UNITS)))),
+        min_rows=min_rows,
+        about=_about(family, formula, weights, offset, result),
+        convergence=tuple(zip(result.trace.rounds.tolist(), result.trace.residual.tolist(), strict=True)),
+        result=result,
+    )
+
+
+# ── what is given ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Given(NamedTuple):
+    """Every site's rows, and what is known of their columns."""
+
+    rows: Any  # for Fleet
+    columns: tuple[str, ...]
+    intercept: bool
+    missing: tuple[int, ...]
+    notes: tuple[str, ...]
+    design: "Design | None"
+
+    @property
+    def levels(self) -> tuple[Any, ...]:
+        return () if self.design is None else tuple(self.design.response_levels or ())
+
+
+def _by_formula(frames: Any, formula: str, family: str, weights: Any, offset: Any, reference: Mapping[str, str]) -> Given:
+    from .tables.design import agree
+
+    if not isinstance(frames, Mapping) or not all(isinstance(frame, pd.DataFrame) for frame in frames.values()):
+        raise InvalidData("with a formula, sites must be a dict of data frames by name.")
+    design, notes = agree(frames, formula, family=family, reference=reference)
+    found = {name: design.rows(name, frame, weights=weights, offset=offset) for name, frame in frames.items()}
+    rows = {name: (site.A, site.y, site.w, site.offset) for name, site in found.items()}
+    return Given(rows, design.columns, design.intercept, tuple(site.missing for site in found.values()), tuple(notes), design)
+
+
+def _by_arrays(sites: Any, intercept: bool) -> Given:
+    read, _ = read_sites(sites, None)
+    names = tuple(f"x{c + 1}" for c in range(read[0].A.shape[1]))
+    return Given({site.name: tuple(site[1:]) for site in read}, names, intercept, (0,) * len(read), (), None)
+
+
+def _fleet(given: Given, family: str, reg: Any, update: Any) -> tuple[Fleet, Family]:
+    """A model of an intercept alone is one on a column of ones."""
+    known = family_of(family, len(given.levels))
+    loss: Any = losses.softmax if family == "multinomial" and not given.levels else known.loss
+    rows, intercept = given.rows, given.intercept
+    if not given.columns:
+        if not intercept:
+            raise InvalidConfig("the model has neither a column nor an intercept.")
+        rows, intercept, reg = {name: (np.ones((len(site[1]), 1)), *site[1:]) for name, site in rows.items()}, False, 0.0
+    fleet = Fleet(rows, loss=loss, reg=reg, intercept=intercept, update=update)
+    return fleet, family_of(family, fleet.K)
+
+
+def _refuse_unsuited(model: Family, covariance: str, given: Given) -> None:
+    if model.classes and covariance in ("HC2", "HC3"):
+        raise InvalidConfig(f"covariance={covariance!r} is not defined for several classes; HC0, HC1 and site are.")
+    sites = sum(len(site[1]) > 0 for site in given.rows.values())
+    if covariance == "site" and sites < 2:
+        raise InvalidConfig("covariance='site' needs two sites at least: their rows are the clusters.")
+
+
+# ── what is told ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _no_errors(result: Result, fleet: Fleet) -> str:
+    if result.status not in STANDING:
+        return f"The fit did not come to its end ({result.status}): {result.status.sentence}."
+    if np.any(fleet.reg > 0):
+        return "The fit is penalised, which pulls coefficients towards 0: what they would vary by is not what they are off by."
+    return ""
+
+
+def _names(given: Given, fleet: Fleet, model: Family, columns: Sequence[str] | None) -> tuple[tuple[str, ...], Array]:
+    """Names of coefficients, the intercept first, and for each its place in the solver's x."""
+    own = given.columns if columns is None else tuple(str(column) for column in columns)
+    if len(own) != len(given.columns) or len(set(own)) < len(own) or INTERCEPT in own:
+        raise InvalidConfig(f"columns must be {len(given.columns)} different names, none of them {INTERCEPT}.")
+    names = np.array([*own, *([INTERCEPT] if given.intercept else [])], object)
+    p = len(names)
+    first = np.roll(np.arange(p), 1) if given.intercept else np.arange(p)
+    if not fleet.K:
+        return tuple(names[first].tolist()), first
+    if np.any(fleet.reg > 0):  # every class has coefficients of its own, but in the columns without a penalty
+        raise InvalidConfig("family='multinomial' is fitted without a penalty here; FederatedLogisticRegression takes one.")
+    labels = _classes(given, model)
+    order = (first[:, None] * model.m + np.arange(model.m)).reshape(-1)
+    return tuple(f"{names[c]}[{label}]" for c in first for label in labels[1:]), order
+
+
+def _classes(given: Given, model: Family) -> tuple[Any, ...]:
+    return given.levels or tuple(range(model.classes)) if model.classes else ()
+
+
+def _log_likelihood(seen: Look, model: Family, counted: bool) -> float:
+    """At its best dispersion, where one is estimated."""
+    if not model.estimates_dispersion:
+        return -float(seen.losses + seen.constants)
+    n, squares = float(seen.weight if counted else seen.rows), float(seen.squares)
+    if squares == 0.0:
+        return math.inf
+    return -0.5 * (n * (1.0 + math.log(2.0 * math.pi * squares / n)) - (0.0 if counted else float(seen.log_weight)))
+
+
+def _about(family: str, formula: str | None, weights: Any, offset: Any, result: Result) -> dict[str, Any]:
+    packages = {name: version(name) for name in ("fedhybrid", "jax", "numpy", "scipy")}
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    asked = {"formula": formula, "family": family, "weights": weights, "offset": offset, "method": result.algorithm}
+    return {"versions": packages | {"python": platform.python_version()}, "machine": platform.platform(), "when": now, "asked": asked}

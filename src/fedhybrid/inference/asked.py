@@ -1,0 +1,166 @@
+"""From an optimum to everything that a `Fit` holds: which sums are asked for, and what is made of them.
+
+The server's side of inference. It sees the sums of sums.py and never a row; each question is one round.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import stats
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
+from ..scaling import Scaling
+from .families import Family
+from .fit import Calibration, Heterogeneity, SiteLine
+from .sums import Bins, Look, Spread, Table, bins, look, meat, spread, total
+
+Array = Any
+MOST_COEFFICIENTS = 4096  # beyond which no sum of Hessians is asked for
+NULL_STEPS = 50
+
+
+class Answers(NamedTuple):
+    """The sums at x̂, and what follows from them."""
+
+    seen: Look
+    covariance: Array | None  # in the coordinates in which coefficients are told
+    why_no_errors: str
+    dispersion: float
+    null: Look
+    shares: tuple[float, ...]
+    heterogeneity: Heterogeneity | None
+    calibration: Calibration | None
+    rounds: int
+
+
+def ask(
+    tables: Sequence[Table], family: Family, z: Array, scaling: Scaling | None, *, intercept: bool, kind: str, counted: bool, no_errors: str
+) -> Answers:
+    """All questions, to sites that hold these tables in the coordinates of z."""
+    looks = [look(table, family, z) for table in tables]
+    seen, rounds = total(looks), 1
+    n, q = (seen.weight if counted else seen.rows), len(z)
+    left = float(n) - q
+    dispersion = float(seen.squares) / left if family.estimates_dispersion and left > 0 else 1.0
+    null, null_rounds = _null(tables, family, seen, intercept)
+    rounds += null_rounds
+    factor, why = _factored(seen.information, q, left, family, no_errors)
+    covariance, shares, agreement = None, tuple(math.nan for _ in tables), None
+
+    def told(values: Array) -> Array:
+        return values if scaling is None else scaling.original(values)
+
+    if factor is not None:
+        inverse = cho_solve(factor, np.eye(q))
+        shares = tuple(float(np.sum(inverse * each.information)) / q for each in looks)
+        covariance = dispersion * inverse
+        if kind != "model":
+            middle = total([meat(table, family, z, factor, kind, counted) for table in tables]).matrix
+            covariance = inverse @ middle @ inverse * _small_sample(kind, float(n), q, sum(bool(each.rows) for each in looks))
+            rounds += 1
+        covariance = told(told(covariance).T)
+        covariance = 0.5 * (covariance + covariance.T)
+        if sum(bool(each.rows) for each in looks) > 1 and not no_errors and dispersion > 0:
+            agreement = _heterogeneity(total([spread(each, dispersion, told) for each in looks if each.rows]), looks, q)
+            rounds += 1
+    calibration = None
+    if family.name == "binomial":
+        calibration = _calibration(total([bins(table, family, z) for table in tables]))
+        rounds += 1
+    return Answers(seen, None if why else covariance, why, dispersion, null, shares, agreement, calibration, rounds)
+
+
+def _factored(information: Array, q: int, left: float, family: Family, no_errors: str) -> tuple[Any, str]:
+    if q > MOST_COEFFICIENTS:
+        return None, f"There are {q} coefficients; a sum of Hessians is asked for up to {MOST_COEFFICIENTS}."
+    try:
+        factor = cho_factor(information, lower=True)
+    except LinAlgError:
+        return None, no_errors or "The columns do not determine the coefficients: the sum of Hessians is singular."
+    if family.estimates_dispersion and left <= 0:
+        return factor, no_errors or "There are no more rows than coefficients, which leaves nothing to estimate the dispersion from."
+    return factor, no_errors
+
+
+def _small_sample(kind: str, n: float, q: int, clusters: int) -> float:
+    if kind == "HC1":
+        return n / (n - q)
+    if kind == "site":
+        return clusters / (clusters - 1.0) * (n - 1.0) / (n - q)
+    return 1.0
+
+
+def _null(tables: Sequence[Table], family: Family, seen: Look, intercept: bool) -> tuple[Look, int]:
+    """The model without columns: an intercept, if there is one, and the offsets. By Newton steps, each one round."""
+    if not intercept:
+        return total([look(table.alone, family, np.zeros(0)) for table in tables]), 1
+    alone = [table.ones for table in tables]
+    mean = seen.targets / seen.weight
+    with np.errstate(divide="ignore", invalid="ignore"):
+        b = family.links(mean)
+    if not np.all(np.isfinite(b)):  # one class only, no event: the likelihood has no maximum, and its limit is no model
+        b = np.clip(np.nan_to_num(b, nan=0.0), -30.0, 30.0)
+        return total([look(table, family, b) for table in alone]), 1
+    found = total([look(table, family, b) for table in alone])
+    for step in range(2, NULL_STEPS):
+        move = np.linalg.solve(found.information, -found.score)
+        move *= min(1.0, 2.0 / max(float(np.abs(move).max()), 1e-300)) if family.link != "identity" else 1.0
+        tried = total([look(table, family, b + move) for table in alone])
+        if not tried.losses < found.losses:
+            return found, step
+        b, found = b + move, tried
+    return found, NULL_STEPS
+
+
+def _heterogeneity(sums: Spread, looks: Sequence[Look], q: int) -> Heterogeneity:
+    df = int(sums.rank) - q
+    sites = int(sums.told)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        Q = np.maximum(sums.squares - sums.steps**2 / sums.ones, 0.0) if sites > 1 else np.full(q, math.nan)
+        I2 = np.where(sites - 1 < Q, 1.0 - (sites - 1) / Q, 0.0)
+    pvalues = stats.chi2.sf(Q, sites - 1) if sites > 1 else Q
+    pvalue = float(stats.chi2.sf(sums.statistic, df)) if df > 0 else math.nan
+    return Heterogeneity(float(sums.statistic), df, pvalue, sites, tuple(Q.tolist()), tuple(pvalues.tolist()), tuple(I2.tolist()))
+
+
+def _calibration(sums: Bins) -> Calibration:
+    weight = np.where(sums.weight > 0, sums.weight, math.nan)
+    return Calibration(
+        tuple(int(rows) for rows in sums.rows), tuple((sums.predicted / weight).tolist()), tuple((sums.observed / weight).tolist())
+    )
+
+
+def site_lines(
+    names: Sequence[str],
+    tables: Sequence[Table],
+    family: Family,
+    missing: Sequence[int],
+    updates: Sequence[str],
+    shares: Sequence[float],
+    counted: bool,
+) -> tuple[SiteLine, ...]:
+    """What is told of every site."""
+
+    def rows(table: Table) -> int:
+        return int(np.count_nonzero(table.w > 0))
+
+    def events(table: Table) -> float:
+        return math.fsum(table.y * (table.w if counted else table.w > 0)) if family.has_events else math.nan
+
+    each = zip(names, tables, missing, updates, shares, strict=True)
+    return tuple(SiteLine(name, rows(table), gone, events(table), update, share) for name, table, gone, update, share in each)
+
+
+def in_order(order: Array, answers: Answers) -> Answers:
+    """With coefficients in another order."""
+    agreement = answers.heterogeneity
+
+    def taken(values: Sequence[float]) -> tuple[float, ...]:
+        return tuple(np.asarray(values)[order].tolist())
+
+    if agreement is not None:
+        agreement = agreement._replace(Q=taken(agreement.Q), pvalues=taken(agreement.pvalues), I2=taken(agreement.I2))
+    covariance = None if answers.covariance is None else answers.covariance[np.ix_(order, order)]
+    return answers._replace(covariance=covariance, heterogeneity=agreement)

@@ -1,0 +1,121 @@
+"""A fit in a file: JSON, numbers in full precision, read strictly. Nothing in it is ever run."""
+
+import json
+import math
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..status import InvalidData, Status
+from .families import NAMES
+from .fit import Calibration, Fit, Heterogeneity, SiteLine
+
+SCHEMA = "fedhybrid.fit/1"
+LARGEST = 1 << 28  # bytes
+LEFT_OUT = ("result",)
+
+
+def to_dict(fit: Fit) -> dict[str, Any]:
+    """In plain types: infinities and NaN as texts, which JSON has no numbers for."""
+    given = {field.name: getattr(fit, field.name) for field in fields(fit) if field.name not in LEFT_OUT}
+    given |= {"status": fit.status.name, "design": None if fit.design is None else fit.design.to_dict()}
+    given["sites"] = [site._asdict() for site in fit.sites]
+    for name in ("heterogeneity", "calibration"):
+        given[name] = None if given[name] is None else given[name]._asdict()
+    derived = {
+        "params": fit.params.to_dict(), "bse": fit.bse.to_dict(), "tvalues": fit.tvalues.to_dict(), "pvalues": fit.pvalues.to_dict(),
+        "conf_int": fit.conf_int().T.to_dict("list"), "aic": fit.aic, "bic": fit.bic, "df_model": fit.df_model,
+        "df_resid": fit.df_resid, "df_null": fit.df_null, "nobs": fit.nobs, "converged": fit.converged,
+        "nmissing": sum(site.missing for site in fit.sites),
+    }  # fmt: skip
+    return _plain({"schema": SCHEMA} | given | {"derived": derived})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def write(fit: Fit, path: Path) -> None:
+    path.write_text(json.dumps(to_dict(fit), indent=2, allow_nan=False, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read(path: Path) -> Fit:
+    try:
+        if path.stat().st_size > LARGEST:
+            raise InvalidData(f"{path} is larger than {LARGEST:,} bytes: it is no fit of ours.")
+        given = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidData(f"{path} could not be read: {error.strerror}.") from None
+    except (ValueError, RecursionError):
+        raise InvalidData(f"{path} is not a JSON file.") from None
+    if not isinstance(given, dict) or given.get("schema") != SCHEMA:
+        raise InvalidData(f"{path} is no fit, or one of another version: its schema must be {SCHEMA}.")
+    try:
+        return _fit_of(given)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidData(f"{path} does not hold what a fit holds ({type(error).__name__}: {error}).") from None
+
+
+def _fit_of(given: dict[str, Any]) -> Fit:
+    names = tuple(_text(name) for name in given["names"])
+    q = len(names)
+    held = {field.name: given[field.name] for field in fields(Fit) if field.name not in LEFT_OUT}
+    held |= {
+        "family_name": given["family_name"] if given["family_name"] in NAMES else _fail("family_name"),
+        "names": names,
+        "classes": tuple(given["classes"]),
+        "x": _array(given["x"], (q,)),
+        "covariance": None if given["covariance"] is None else _array(given["covariance"], (q, q)),
+        "error_bounds": None if given["error_bounds"] is None else _array(given["error_bounds"], (q,)),
+        "status": Status[given["status"]],
+        "design": None if given["design"] is None else _design_of(given["design"]),
+        "sites": tuple(SiteLine(**_numbers(site, "site", "update")) for site in given["sites"]),
+        "heterogeneity": None if given["heterogeneity"] is None else Heterogeneity(**_numbers(given["heterogeneity"])),
+        "calibration": None if given["calibration"] is None else Calibration(**_numbers(given["calibration"])),
+        "penalty": tuple(given["penalty"]) if isinstance(given["penalty"], list) else float(given["penalty"]),
+        "notes": tuple(_text(note) for note in given["notes"]),
+        "convergence": tuple((int(round), float(residual)) for round, residual in given["convergence"]),
+    }
+    for name in ("dispersion", "weight", "deviance", "null_deviance", "llf", "llnull", "pearson", "seconds"):
+        held[name] = float(held[name])
+    return Fit(**held)
+
+
+def _design_of(given: dict[str, Any]) -> Any:
+    from ..tables.design import Design
+
+    return Design.from_dict(given)
+
+
+def _numbers(given: dict[str, Any], *texts: str) -> dict[str, Any]:
+    """Texts stay, numbers become numbers, lists become tuples of them."""
+
+    def number(value: Any) -> Any:
+        if isinstance(value, list):
+            return tuple(number(entry) for entry in value)
+        return float(value) if isinstance(value, str) else value
+
+    return {key: value if key in texts else number(value) for key, value in given.items()}
+
+
+def _array(values: Any, shape: tuple[int, ...]) -> np.ndarray:
+    array = np.array(values, dtype=float)
+    return array if array.shape == shape else _fail(f"an array of shape {array.shape}")
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else _fail(f"{value!r} for a text")
+
+
+def _fail(what: str) -> Any:
+    raise ValueError(what)
