@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import typer
 
-from . import federation, paper
+from . import federation, paper, statistics
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -14,9 +14,10 @@ def main() -> None:
     """FedHybrid: fit convex models over data that stays where it is."""
 
 
-METHODS, FEDERATION = "Methods", "A federation of machines"
+MODELS, METHODS, FEDERATION = "Models", "Methods", "A federation of machines"
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
+    MODELS: (statistics.fit, statistics.verify, statistics.predict),
     METHODS: (paper.demo, paper.compare, paper.reproduce),
     FEDERATION: (federation.server, federation.site, federation.status, federation.result, federation.simulate),
 }

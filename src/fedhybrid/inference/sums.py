@@ -38,6 +38,13 @@ class Table(NamedTuple):
         A = scipy.sparse.hstack([site.A, ones], format="csr") if scipy.sparse.issparse(site.A) else np.hstack([site.A, ones])
         return cls(A, site.y, site.w, site.offset)
 
+    @classmethod
+    def with_intercept_first(cls, rows: Any, intercept: bool) -> "Table":
+        """Rows of a design, in the order in which coefficients are told."""
+        n = len(rows.y)
+        A = np.hstack([np.ones((n, 1)), rows.A]) if intercept else rows.A
+        return cls(A, rows.y, np.ones(n) if rows.w is None else rows.w, np.zeros(n) if rows.offset is None else rows.offset)
+
     @property
     def alone(self) -> "Table":
         """Without columns: for a model of nothing but the offsets."""
