@@ -223,10 +223,10 @@ def test_a_libsvm_file_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a,b\n1,x\n", "line 2, column b: 'x' is not a number"),
+        ("a,b\n1,x\n", "line 2, column b: this is not a number; write categories"),
         ("a,b\n1,\n", "line 2, column b.*fill"),
-        ("a,b\n", "a row"),
-        ("a,b\n1,2\n5\n", "line 3: 2 numbers"),
+        ("a,b\n", "at least one row"),
+        ("a,b\n1,2\n5\n", "line 3 has 1 cells, but the header has 2 names"),
     ],
 )
 def test_a_csv_file_that_cannot_be_used_is_refused_by_name(text, message, tmp_path):

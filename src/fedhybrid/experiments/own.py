@@ -11,9 +11,9 @@ import scipy.sparse
 from .. import datasets, losses, partition
 from ..datasets.bundled import NAMES as BUNDLED
 from ..datasets.libsvm import KNOWN as LIBSVM
-from ..datasets.table import read_csv
 from ..fleet import Fleet
 from ..status import InvalidConfig, InvalidData
+from ..tables.records import read_numbers
 from .study import Problem
 
 LOSSES = {
@@ -77,7 +77,7 @@ def read_table(data: str, response: str | None = None) -> tuple[Any, np.ndarray]
 
 
 def _read_csv(path: Path, response: str | None) -> tuple[np.ndarray, np.ndarray]:
-    header, table = read_csv(path)
+    header, table = read_numbers(path)
     if response is not None and response not in header:
         raise InvalidData(f"{path} has no column {response!r}; it has {', '.join(header)}.")
     k = header.index(response) if response is not None else len(header) - 1

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from ..curvature import UPDATES
-from ..datasets.table import read_csv
 from ..status import InvalidData
+from ..tables.records import read_numbers
 from .schema import Key, load, one_of, read_section, site_name, text, whole
 from .terms import Problem
 
@@ -44,10 +44,7 @@ def read_rules(path: Path) -> Rules:
 
 def read_rows(path: Path, problem: Problem) -> tuple:
     """(A, y, w, offset) from the columns that were agreed on; others are not looked at."""
-    try:
-        header, table = read_csv(path)
-    except OSError as error:
-        raise InvalidData(f"{path} could not be read: {error.strerror}.") from None
+    header, table = read_numbers(path)
     wanted = [*problem.features, problem.response, *(name for name in (problem.weight, problem.offset) if name)]
     if missing := [name for name in wanted if name not in header]:
         raise InvalidData(f"{path} lacks the columns {', '.join(missing)}; it has {', '.join(header)}.")
