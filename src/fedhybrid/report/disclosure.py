@@ -1,0 +1,16 @@
+"""What may be told of small counts, where their total is told too."""
+
+from collections.abc import Sequence
+
+
+def withheld(counts: Sequence[float], least: int) -> list[bool]:
+    """Which counts are not told: those below `least`; and, so that none of these follows from the total, the next smallest."""
+    hidden = [count < least for count in counts]
+    if not any(hidden):
+        return hidden
+    for place in sorted(range(len(counts)), key=lambda place: counts[place]):
+        together = [count for count, hides in zip(counts, hidden, strict=True) if hides]
+        if len(together) > 1 and sum(together) >= least:
+            break
+        hidden[place] = True
+    return hidden
