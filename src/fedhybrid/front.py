@@ -154,14 +154,14 @@ class Given(NamedTuple):
 
 
 def _by_formula(frames: Any, formula: str, family: str, weights: Any, offset: Any, reference: Mapping[str, str]) -> Given:
-    from .tables.design import agree
+    from .tables.agree import agree
 
     if not isinstance(frames, Mapping) or not all(isinstance(frame, pd.DataFrame) for frame in frames.values()):
         raise InvalidData("with a formula, sites must be a dict of data frames by name.")
-    design, notes = agree(frames, formula, family=family, reference=reference)
-    found = {name: design.rows(name, frame, weights=weights, offset=offset) for name, frame in frames.items()}
+    design, notes = agree(frames, formula, family=family, reference=reference, weights=weights, offset=offset)
+    found = {str(name): design.rows(str(name), frame) for name, frame in frames.items()}
     rows = {name: (site.A, site.y, site.w, site.offset) for name, site in found.items()}
-    return Given(rows, design.columns, design.intercept, tuple(site.missing for site in found.values()), tuple(notes), design)
+    return Given(rows, design.columns, design.intercept, tuple(site.missing for site in found.values()), notes, design)
 
 
 def _by_arrays(sites: Any, intercept: bool) -> Given:

@@ -123,8 +123,7 @@ def verify(
         if given.design is None:
             raise InvalidData(f"{result} was fitted without a formula: which column is which is not known.")
         frame = pd.concat([read_table(path) for path in pooled], ignore_index=True)
-        asked = given.about["asked"]
-        rows = given.design.rows("pooled table", frame, weights=asked["weights"], offset=asked["offset"])
+        rows = given.design.rows("the pooled table", frame)
         table = Table.with_intercept_first(rows, given.intercept)
         found = compare(given, table)
     same = found.coefficient <= tol and not found.error > tol
@@ -159,10 +158,7 @@ def predict(
         if given.design is None:
             raise InvalidData(f"{result} was fitted without a formula: which column is which is not known.")
         frame = read_table(data)
-        offset = given.about["asked"]["offset"]
-        if offset is not None and offset not in frame:
-            raise InvalidData(f"{data} has no column {offset}, which the fit took as its offset.")
-        found = given.predict(frame, offset=None if offset is None else frame[offset], interval=interval, level=level)
+        found = given.predict(frame, interval=interval, level=level)
         if not isinstance(found, pd.DataFrame):
             names = [f"p[{label}]" for label in given.classes] if given.classes else ["mean"]
             found = pd.DataFrame(found.reshape(len(frame), len(names)), columns=names)

@@ -4,6 +4,7 @@ Iteratively reweighted least squares, each step an orthogonal factorisation of t
 of it is shared with the federated fit, but for the design that both read.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,22 @@ from .sums import Table
 Array = Any
 STEPS = 200
 ENOUGH = 1e-13  # relative change of the coefficients
+
+
+def _itself(eta: Array) -> Array:
+    return eta
+
+
+def _of_a_coin(eta: Array) -> Array:
+    return expit(eta) * expit(-eta)
+
+
+# of every family the mean of a response and its variance, by the linear prediction
+LINKS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
+    "gaussian": (_itself, np.ones_like),
+    "binomial": (expit, _of_a_coin),
+    "poisson": (np.exp, np.exp),
+}
 
 
 class Central(NamedTuple):
@@ -71,8 +88,7 @@ def _reweighted(family: str, table: Table, penalty: Array) -> tuple[Array, Array
     scale = np.sqrt(np.maximum(np.mean(table.A**2, axis=0), np.finfo(float).tiny))
     A, w, y = table.A / scale, table.w, table.y
     ridge = np.sqrt(penalty) / scale
-    mean = {"gaussian": lambda eta: eta, "binomial": expit, "poisson": np.exp}[family]
-    variance = {"gaussian": np.ones_like, "binomial": lambda eta: expit(eta) * expit(-eta), "poisson": np.exp}[family]
+    mean, variance = LINKS[family]
     start = np.log(max(float(np.average(y, weights=w)), 1e-3)) if family == "poisson" else 0.0
     x, eta, best = np.zeros(A.shape[1]), np.full(len(y), start) + table.offset, np.inf
     for _ in range(STEPS):

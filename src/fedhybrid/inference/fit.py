@@ -259,6 +259,7 @@ class Fit:
     def predict(self, rows: Any, *, offset: Any = None, interval: str | None = None, level: float = 0.95) -> Any:
         """Means of new rows: a data frame, where the model has a formula, else an array of its columns.
 
+        offset     one entry per row; default: the design's own column of the frame, where the model was fitted with one
         interval   "confidence": of the mean. "prediction": of a new response (gaussian). Either gives a frame: mean, std err, lower, upper
         """
         A = self.design.matrix(rows) if self.design is not None else np.asarray(rows, float)
@@ -267,7 +268,11 @@ class Fit:
             raise InvalidConfig(f"predict: rows have shape {A.shape}; the model has {width} columns.")
         if self.intercept:
             A = np.hstack([np.ones((len(A), 1)), A])
+        if offset is None and self.design is not None:
+            offset = self.design.offsets(rows)
         shift = np.zeros(len(A)) if offset is None else np.asarray(offset, float)
+        if shift.shape != (len(A),):
+            raise InvalidConfig(f"predict: offset has shape {shift.shape} for {len(A)} rows; it needs one entry per row.")
         eta = A @ self.x.reshape(A.shape[1], self.family.m) + shift[:, None]
         mean = self.family.mean(eta)
         if interval is None:
@@ -301,6 +306,12 @@ class Fit:
 
     def __repr__(self) -> str:
         return f"<Fit: {self.family_name}, {len(self.names)} coefficients, {self.rows} rows at {len(self.sites)} sites, {self.status}>"
+
+    def report(self, path: str | Path) -> None:
+        """Everything, as one HTML file to open in a browser; it needs no network."""
+        from ..report.html import write_report
+
+        write_report(self, Path(path))
 
     def to_dict(self) -> dict[str, Any]:
         """In plain types, for JSON."""

@@ -86,10 +86,25 @@ def tell_response(site: str, factor: Factor, family: str, levels: tuple | None, 
 def reference_first(name: str, levels: Sequence, reference: str | float | None) -> tuple:
     if reference is None:
         return tuple(levels)
-    by_text = {str(level): level for level in levels}
-    wanted = str(reference)
+    by_text = {level if isinstance(level, str) else _as_written(level): level for level in levels}
+    wanted = reference if isinstance(reference, str) else _as_written(reference)
+    if wanted not in by_text and not isinstance(levels[0], str | bool):
+        wanted = _as_number(wanted)
     if wanted not in by_text:
         there = f"{close(wanted, by_text)} Its levels are {listed(by_text, 10)}."
         raise InvalidConfig(f"reference of {name}: {wanted[:80]!r} is a level at no site.{there}")
     first = by_text[wanted]
     return (first, *(level for level in levels if level is not first))
+
+
+def _as_written(level: float) -> str:
+    """Whole numbers without a point, so that 9 names the level 9.0."""
+    whole = not isinstance(level, bool) and float(level).is_integer()
+    return str(int(level)) if whole else str(level)
+
+
+def _as_number(text: str) -> str:
+    try:
+        return _as_written(float(text))
+    except (ValueError, OverflowError):
+        return text
