@@ -2,8 +2,8 @@
 
 python examples/hospitals.py        writes tumours.html, a report to open in a browser
 
-The rows are the 569 tumours of the breast cancer data that comes with scikit-learn. They are dealt to four hospitals that differ: in size,
-in how many malignant tumours they see, and in the work that they are able to do.
+The rows are the 569 tumours of the breast cancer data that comes with scikit-learn. They are dealt to four hospitals that differ in how
+many malignant tumours they see, and in the work that they are able to do.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ table = pd.DataFrame(
     }
 )
 
-parts = fh.partition.dirichlet(1.0)(table["malignant"].to_numpy(), 4, 2)  # whose rows: unequal shares of both kinds
+parts = fh.partition.dirichlet(1.0)(table["malignant"].to_numpy(), 4, 2)  # whose rows: unequal shares of malignant ones
 hospitals = {name: table.iloc[rows] for name, rows in zip(["north", "east", "south", "west"], parts, strict=True)}
 
 fit = fh.fit(
