@@ -39,6 +39,11 @@ from .clients.clock import Clock as Clock
 from .clients.serial import Serial as Serial
 from .clients.stacked import Stacked as Stacked
 from .costs import choose as choose
+from .estimators.classifier import FederatedLogisticRegression as FederatedLogisticRegression
+from .estimators.huber import FederatedHuberRegressor as FederatedHuberRegressor
+from .estimators.regressors import FederatedLinearRegression as FederatedLinearRegression
+from .estimators.regressors import FederatedPoissonRegressor as FederatedPoissonRegressor
+from .estimators.regressors import FederatedRidge as FederatedRidge
 from .fleet import Fleet as Fleet
 from .front import fit as fit
 from .inference.fit import Fit as Fit

@@ -81,7 +81,7 @@ def fit(
     if formula is not None:
         if not intercept or columns is not None:
             raise InvalidConfig("with a formula, it says what columns there are; without an intercept write `- 1` in it.")
-        given = _by_formula(sites, formula, family, weights, offset, reference or {})
+        given = _by_formula(sites, formula, family, weights, offset, reference or {}, min_rows)
     else:
         if weights is not None or offset is not None or reference is not None:
             raise InvalidConfig("weights, offset and reference name columns and go with a formula; here a site is (A, y, w, offset).")
@@ -129,7 +129,7 @@ def fit(
         privacy=result.privacy,
         notes=tuple(dict.fromkeys((*given.notes, *(note for note in result.notes if note != UNITS)))),
         min_rows=min_rows,
-        about=_about(family, formula, weights, offset, result),
+        about=_about(family, formula, weights, offset, tol, result),
         convergence=tuple(zip(result.trace.rounds.tolist(), result.trace.residual.tolist(), strict=True)),
         result=result,
     )
@@ -153,12 +153,12 @@ class Given(NamedTuple):
         return () if self.design is None else tuple(self.design.response_levels or ())
 
 
-def _by_formula(frames: Any, formula: str, family: str, weights: Any, offset: Any, reference: Mapping[str, str]) -> Given:
+def _by_formula(frames: Any, formula: str, family: str, weights: Any, offset: Any, reference: Mapping[str, str], min_rows: int) -> Given:
     from .tables.agree import agree
 
     if not isinstance(frames, Mapping) or not all(isinstance(frame, pd.DataFrame) for frame in frames.values()):
         raise InvalidData("with a formula, sites must be a dict of data frames by name.")
-    design, notes = agree(frames, formula, family=family, reference=reference, weights=weights, offset=offset)
+    design, notes = agree(frames, formula, family=family, reference=reference, weights=weights, offset=offset, min_rows=min_rows)
     found = {str(name): design.rows(str(name), frame) for name, frame in frames.items()}
     rows = {name: (site.A, site.y, site.w, site.offset) for name, site in found.items()}
     return Given(rows, design.columns, design.intercept, tuple(site.missing for site in found.values()), notes, design)
@@ -233,8 +233,8 @@ def _log_likelihood(seen: Look, model: Family, counted: bool) -> float:
     return -0.5 * (n * (1.0 + math.log(2.0 * math.pi * squares / n)) - (0.0 if counted else float(seen.log_weight)))
 
 
-def _about(family: str, formula: str | None, weights: Any, offset: Any, result: Result) -> dict[str, Any]:
+def _about(family: str, formula: str | None, weights: Any, offset: Any, tol: float, result: Result) -> dict[str, Any]:
     packages = {name: version(name) for name in ("fedhybrid", "jax", "numpy", "scipy")}
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    asked = {"formula": formula, "family": family, "weights": weights, "offset": offset, "method": result.algorithm}
+    asked = {"formula": formula, "family": family, "weights": weights, "offset": offset, "tol": tol, "method": result.algorithm}
     return {"versions": packages | {"python": platform.python_version()}, "machine": platform.platform(), "when": now, "asked": asked}

@@ -245,7 +245,7 @@ def test_classes_are_numbered_alike_at_all_sites():
 
 def test_counts_are_not_negative_and_fractions_are_told():
     design, notes = agree(responses([3, 1.5], [0.0]), "y ~ x", family="poisson")
-    assert notes[0] == "a: the response y is no whole number in 1 of 2 rows; they were taken as they are."
+    assert notes[0] == "a: the response y is no whole number in some rows; they were taken as they are."
     with pytest.raises(fh.InvalidData, match="b: the response y is negative in 2 of 3 rows"):
         agree(responses([3, 1], [-1, 2, -3]), "y ~ x", family="poisson")
     with pytest.raises(fh.InvalidData, match="b: the response y is negative in 1 of 1 rows"):

@@ -1,7 +1,7 @@
 """How to get a fit again: the call in Python and, where it says the same, the command."""
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,7 +21,12 @@ def python_call(fit: "Fit") -> str:
         lines += ["import pandas as pd", "", _assigned("names", names), 'tables = {name: pd.read_csv(f"{name}.csv") for name in names}', ""]
         arguments = ["tables", repr(fit.design.formula)]
     else:
-        lines += ["", _assigned("names", names), "sites = {name: ... for name in names}  # of each (A, y), (A, y, w) or (A, y, w, offset)", ""]
+        lines += [
+            "",
+            _assigned("names", names),
+            "sites = {name: ... for name in names}  # of each (A, y), (A, y, w) or (A, y, w, offset)",
+            "",
+        ]
         arguments = ["sites"]
     arguments += [f"{name}={value}" for name, value in options.items()]
     body = "".join(f"{INDENT}{argument},\n" for argument in arguments)
@@ -51,7 +56,7 @@ def command(fit: "Fit") -> str | None:
     parts += ["--counts"] if fit.counted else []
     parts += [f"--covariance {fit.kind}"] if fit.kind != "model" else []
     parts += [f"--min-rows {fit.min_rows}"] if fit.min_rows != 5 else []
-    parts += [f"--tol {tol!r}"] if (tol := _asked(fit).get("tol")) is not None else []
+    parts += [f"--tol {tol!r}"] if (tol := _tolerance(fit)) is not None else []
     said_in_lists = [*chosen, *chosen.values(), *(names if len(updates) > 1 else [])]
     return None if any("," in each or "=" in each for each in said_in_lists) else " \\\n  ".join(parts)
 
@@ -66,7 +71,9 @@ def references(fit: "Fit") -> dict[str, str]:
     chosen = {
         factor.columns[0]: str(design.levels[factor.name][0])
         for factor in design.parsed.factors
-        if factor.name in design.levels and factor.reference is None and design.levels[factor.name] != tuple(sorted_levels(design.levels[factor.name]))
+        if factor.name in design.levels
+        and factor.reference is None
+        and design.levels[factor.name] != tuple(sorted_levels(design.levels[factor.name]))
     }
     labels = design.response_levels
     if labels and tuple(labels) != tuple(sorted_levels(labels)) and design.parsed.response.expression is None:
@@ -74,9 +81,11 @@ def references(fit: "Fit") -> dict[str, str]:
     return chosen
 
 
-def _asked(fit: "Fit") -> dict[str, Any]:
+def _tolerance(fit: "Fit") -> float | None:
+    """None where it is the usual one."""
     asked = fit.about.get("asked")
-    return asked if isinstance(asked, dict) else {}
+    tol = asked.get("tol") if isinstance(asked, dict) else None
+    return tol if isinstance(tol, float) and tol != 1e-10 else None
 
 
 def _columns(fit: "Fit") -> dict[str, str]:
@@ -100,7 +109,7 @@ def _options(fit: "Fit") -> dict[str, str]:
         options |= {} if fit.intercept else {"intercept": "False"}
         options |= {"columns": _wrapped("[", [repr(name) for name in own], "]")} if (own := _own_names(fit)) else {}
     options |= {"min_rows": repr(fit.min_rows)} if fit.min_rows != 5 else {}
-    options |= {"tol": repr(tol)} if (tol := _asked(fit).get("tol")) is not None else {}
+    options |= {"tol": repr(tol)} if (tol := _tolerance(fit)) is not None else {}
     return options
 
 

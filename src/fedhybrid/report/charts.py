@@ -5,6 +5,7 @@ Whatever can be pointed at is a `.point` with an aria-label: report.js shows tha
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from .markup import Markup, element
@@ -51,7 +52,9 @@ class Plane(NamedTuple):
         base = _line(0, self.height, 100, self.height, "axis")
         frame = [element("g", levels, base, below, aria_hidden="true"), *shapes]
         body = element("g", frame, transform=f"translate(0 {room})")
-        names = element("svg", element("g", left, transform=f"translate(0 {room})"), class_="left", height=self.height + 36, aria_hidden="true")
+        names = element(
+            "svg", element("g", left, transform=f"translate(0 {room})"), class_="left", height=self.height + 36, aria_hidden="true"
+        )
         return element(
             "div",
             element("div", y_name, class_="axis-name"),
@@ -70,7 +73,7 @@ def convergence(values: Sequence[tuple[int, float]]) -> Markup | None:
     kept = seen[::stride] if seen[-1] in seen[::stride] else [*seen[::stride], seen[-1]]
     plane = Plane(counts(kept[-1][0]), decades([value for _, value in kept]), 220)
     places = [(plane.x.at(rounds), plane.down(math.log10(value))) for rounds, value in kept]
-    joins = [_line(*before, *after, "curve") for before, after in zip(places, places[1:], strict=False)]
+    joins = [_line(*before, *after, "curve") for before, after in pairwise(places)]
     dots = [
         point(f"Round {rounds:,}: residual {value:.2e}", _circle(x, y, 9, "reach"), _circle(x, y, 4 if stride == 1 else 2.5, "dot"))
         for (rounds, value), (x, y) in zip(kept, places, strict=True)
@@ -112,12 +115,12 @@ def interval(axis: Axis, label: str, middle: float, lower: float, upper: float) 
     if not (math.isnan(lower) or math.isnan(upper)):
         shapes.append(_line(axis.at(lower), y, axis.at(upper), y, "whisker"))
         shapes += [_line(axis.at(end), y - 4, axis.at(end), y + 4, "whisker") for end in (lower, upper) if axis.holds(end)]
-        shapes += [_beyond(0, "‹")] if lower < axis.least else []
-        shapes += [_beyond(100, "›")] if upper > axis.most else []
+        shapes += [_beyond(0, "‹")] if lower < axis.least <= middle else []
+        shapes += [_beyond(100, "›")] if upper > axis.most >= middle else []
     if axis.holds(middle):
         shapes.append(_circle(axis.at(middle), y, 4.5, "dot"))
     else:
-        shapes.append(_beyond(0 if middle < axis.least else 100, "«" if middle < axis.least else "»"))
+        shapes.append(_beyond(0, "«") if middle < axis.least else _beyond(100, "»"))
     return _picture("", ROW, element("g", grid, aria_hidden="true"), point(label, *shapes), kind="strip")
 
 

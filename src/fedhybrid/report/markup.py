@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-EMPTY = frozenset("meta link br line rect circle path".split())  # elements without children
+EMPTY = frozenset(["meta", "line", "rect", "circle"])  # elements without children
 # Control characters and halves of surrogate pairs: no HTML file may hold them.
 UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 
@@ -21,14 +21,14 @@ def escape(text: Any) -> str:
 
 
 def element(tag: str, *children: Any, **attributes: Any) -> Markup:
-    """`element("td", name, class_="name")`. Children: texts, numbers, markup, lists of them; None and attributes that are None are left out."""
+    """`element("td", name, class_="name")`. Children: texts, numbers, markup, lists of them. What is None is left out."""
     named = ((name.rstrip("_").replace("_", "-"), value) for name, value in attributes.items() if value is not None)
     opening = tag + "".join(f' {name}="{escape(value)}"' for name, value in named)
     return Markup(f"<{opening}/>" if tag in EMPTY else f"<{opening}>{together(children)}</{tag}>")
 
 
 def together(children: Iterable[Any]) -> Markup:
-    parts = []
+    parts: list[str] = []
     for child in children:
         if isinstance(child, list | tuple):
             parts.append(together(child))

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..disclosure import total, withheld
 from . import again, charts, scales, words
-from .disclosure import withheld
-from .markup import Markup, element, name_of
+from .markup import Markup, element, name_of, together
 from .summary import number, p_value
 
 if TYPE_CHECKING:
@@ -28,12 +28,12 @@ def paragraph(*text: Any, kind: str | None = None) -> Markup:
     return element("p", *text, class_=kind)
 
 
-def table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[Any]], kind: str = "", foot: Any = None) -> Markup:
-    """The first cell of a row is its name. A long table scrolls, and can be scrolled by keys."""
+def table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[Any]], kind: str | None = None, foot: Any = None) -> Markup:
+    """The first cell of a row is its name. A table that is long, or of no kind whose columns fit a phone, scrolls: by keys too."""
     top = element("thead", element("tr", [element("th", head, scope="col") for head in heads]))
     body = [element("tr", element("th", row[0], scope="row"), [element("td", cell) for cell in row[1:]]) for row in rows]
-    whole = element("table", element("caption", caption), top, element("tbody", body), foot, class_=kind or None)
-    box = {"tabindex": "0", "role": "region", "aria_label": caption} if len(rows) > LONG or not kind else {}
+    whole = element("table", element("caption", caption), top, element("tbody", body), foot, class_=kind)
+    box = {"tabindex": "0", "role": "region", "aria_label": caption} if len(rows) > LONG or kind is None else {}
     return element("div", whole, class_="box long" if len(rows) > LONG else "box", **box)
 
 
@@ -61,11 +61,11 @@ def head(fit: "Fit") -> Markup:
 
 def key_figures(fit: "Fit") -> Markup:
     enough = fit.rows >= fit.min_rows  # else every count of the fit is one of so few rows
-    missing = sum(site.missing for site in fit.sites)
+    missing = total([site.missing for site in fit.sites], _hidden(fit), fit.min_rows)
     rows = f"{fit.rows:,}" if enough else f"<{fit.min_rows}"
     first = [
         ("Rows", rows),
-        ("Left out, gaps", f"{missing:,}" if enough else NOT_TOLD),
+        ("Rows left out", NOT_TOLD if missing is None else f"{missing:,}"),
         ("Sites", f"{len(fit.sites):,}"),
         ("Coefficients", f"{len(fit.names):,}"),
         ("Rounds", f"{fit.rounds:,}"),
@@ -111,9 +111,11 @@ def _forest(fit: "Fit", level: float, percent: str) -> Markup | None:
     what = f"{ratio[0].upper()}{ratio[1:]}" if ratio else "Coefficient"
     told = f"{what} ({percent} interval)" if fit.covariance is not None else what
     end = element("tfoot", element("tr", element("td"), element("td", charts.ruler(axis)), element("td", colspan="2")))
-    scale = " on a logarithmic scale, 1 dashed" if ratio else "; 0 dashed"
-    caption = f"{told}s{scale}" if not told.endswith(")") else f"{what}s with {percent} intervals{scale}"
-    return table(caption, ("Term", "", told, "p"), rows, kind="forest", foot=end)
+    picture = table(
+        f"{what}s, {percent} intervals", ("Term", "logarithmic scale" if ratio else "", told, "p"), rows, kind="forest", foot=end
+    )
+    beyond = any(not axis.holds(value) for k in drawn for value in (fit.x[k], *ends[k]) if not math.isnan(value))
+    return together([picture, paragraph("‹ and › go on beyond the picture; « and » lie beyond it.", kind="muted") if beyond else None])
 
 
 def _axis(rows: Sequence[tuple[float, float, float]], ratio: bool) -> scales.Axis:
@@ -128,11 +130,14 @@ def _axis(rows: Sequence[tuple[float, float, float]], ratio: bool) -> scales.Axi
 def _shown(x: float, ends: Any, ratio: bool) -> str:
     with np.errstate(over="ignore"):
         middle, lower, upper = (float(np.exp(value) if ratio else value) for value in (x, *ends))
-    return f"{middle:.3g}" if math.isnan(lower) else f"{middle:.3g} ({_short(lower)} to {_short(upper)})"
+    return _short(middle) if math.isnan(lower) else f"{_short(middle)} ({_short(lower)} to {_short(upper)})"
 
 
 def _short(value: float) -> str:
-    return f"{value:.3g}" if math.isfinite(value) else number(value)
+    """Three digits that count."""
+    if not math.isfinite(value):
+        return number(value)
+    return f"{value:,.0f}" if 1e3 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
 def _equals(p: float) -> str:
@@ -164,30 +169,35 @@ def _figure(value: float, form: str) -> str:
 
 def sites(fit: "Fit") -> Markup:
     """Counts of small sites are not in the file at all."""
-    hidden = withheld([site.rows for site in fit.sites], fit.min_rows)
+    hidden = _hidden(fit)
     events = any(not math.isnan(site.events) for site in fit.sites)
     shares = any(not math.isnan(site.share) for site in fit.sites)
-    largest = max((site.rows for site, hides in zip(fit.sites, hidden, strict=True) if not hides), default=1)
+    told = [site for site, hides in zip(fit.sites, hidden, strict=True) if not hides]
+    most_rows, most = max((site.rows for site in told), default=1), max((site.share for site in told), default=1.0)
     rows = []
     for site, hides in zip(fit.sites, hidden, strict=True):
         small = f"<{fit.min_rows}" if site.rows < fit.min_rows else NOT_TOLD
         counted = [small] * 3 if hides else [f"{site.rows:,}", number(site.events), f"{site.missing:,}"]
         cells: list[Any] = [name_of(site.site), element("span", site.update, class_=f"update {_update_class(site.update)}")]
-        cells.append(_with_bar(None if hides else site.rows / largest, counted[0], f"{site.site}: {counted[0]} rows"))
+        cells.append(_with_bar(None if hides else site.rows / most_rows, counted[0], f"{site.site}: {counted[0]} rows"))
         cells += [counted[1]] if events else []
         cells.append(counted[2])
         if shares:
             share = NOT_TOLD if hides or math.isnan(site.share) else f"{100 * site.share:.1f} %"
-            known = None if share == NOT_TOLD else site.share
+            known = None if share == NOT_TOLD else site.share / most
             cells.append(_with_bar(known, share, f"{site.site}: {share} of the information"))
         rows.append(cells)
-    heads = ["Site", "Update", "Rows", *(["Events"] if events else []), "Left out", *(["Information"] if shares else [])]
-    said = ["Left out are rows with gaps."]
+    heads = ["Site", "Update", "Rows", *(["Events"] if events else []), "Left out", *(["Share"] if shares else [])]
+    said = ["Left out are rows in which something is missing."]
     if shares:
-        said.append("Information is a site's share of what all rows say about the coefficients.")
+        said.append("Share is a site's part of what all rows say about the coefficients. Bars are relative to the longest.")
     if any(hidden):
         said.append(f"Counts of a site with fewer than {fit.min_rows} rows are not told, nor others from which they would follow.")
     return section("sites", "Sites", paragraph(" ".join(said)), table("What every site brings", heads, rows, kind="sites"))
+
+
+def _hidden(fit: "Fit") -> list[bool]:
+    return withheld([site.rows for site in fit.sites], fit.min_rows)
 
 
 def _with_bar(part: float | None, text: str, label: str) -> list[Any]:
@@ -205,12 +215,15 @@ def heterogeneity(fit: "Fit") -> Markup:
     if found is not None and found.sites > 1:
         said.append(
             paragraph(
-                f"Cochran's Q compares the coefficients that each of {words.plural(found.sites, 'site')} would have by itself. I² is the part "
-                "of their spread that chance does not explain: 0 % where sites agree."
+                f"Cochran's Q compares the coefficients that each of {words.plural(found.sites, 'site')} would have by itself. I² is the "
+                "part of their spread that chance does not explain: 0 % where sites agree."
             )
         )
         each = zip(fit.names, found.Q, found.pvalues, found.I2, strict=True)
-        rows = [[name_of(name), number(Q, 4), p_value(p), _with_bar(I2, f"{100 * I2:.0f} %", f"{name}: I² {100 * I2:.0f} %")] for name, Q, p, I2 in each]
+        rows = [
+            [name_of(name), number(Q, 4), p_value(p), _with_bar(I2, f"{100 * I2:.0f} %", f"{name}: I² {100 * I2:.0f} %")]
+            for name, Q, p, I2 in each
+        ]
         said.append(table("Every coefficient between sites", ("Term", "Q", "p", "I²"), rows, kind="agreement"))
     return section("heterogeneity", "Do sites agree?", *said)
 
@@ -223,7 +236,10 @@ def calibration(fit: "Fit") -> Markup | None:
     held = [(rows, p, y) for rows, p, y in zip(found.rows, found.predicted, found.observed, strict=True) if rows > 0]
     hidden = withheld([rows for rows, _, _ in held], fit.min_rows)
     told = [one for one, hides in zip(held, hidden, strict=True) if not hides]
-    said = "Rows by tenths of their predicted probability: where the model is calibrated, points lie on the dashed line; larger ones hold more rows."
+    said = (
+        "Rows by tenths of their predicted probability: where the model is calibrated, points lie on the dashed line; larger ones hold "
+        "more rows."
+    )
     if any(hidden):
         said += f" Tenths with fewer than {fit.min_rows} rows are left out, and others from which their counts would follow."
     if not told:
@@ -242,12 +258,17 @@ def convergence(fit: "Fit") -> Markup:
         "The residual is what the sites' messages say about the gradient before each round. It tells when to ask for the certificate, and "
         "proves nothing itself."
     )
-    costs = f"{words.plural(fit.rounds, 'round')} in all, those of the certificate and of the statistics included; {fit.floats_up:,} numbers sent by all sites together."
-    return section("convergence", "Convergence", paragraph(said), drawn or paragraph("No residual was recorded."), paragraph(costs, kind="muted"))
+    costs = (
+        f"{words.plural(fit.rounds, 'round')} in all, those of the certificate and of the statistics included; "
+        f"{fit.floats_up:,} numbers sent by all sites together."
+    )
+    return section(
+        "convergence", "Convergence", paragraph(said), drawn or paragraph("No residual was recorded."), paragraph(costs, kind="muted")
+    )
 
 
 def data_quality(fit: "Fit") -> Markup:
-    notes = [element("li", note[:1].upper() + note[1:]) for note in fit.notes]
+    notes = [element("li", note) for note in fit.notes]
     body = element("ul", notes) if notes else paragraph("Nothing was found that wants a remark.")
     return section("data", "Notes on the data", body)
 
@@ -267,8 +288,7 @@ def privacy(fit: "Fit") -> Markup:
 
 def reproduction(fit: "Fit") -> Markup:
     about = fit.about
-    versions = about.get("versions") if isinstance(about.get("versions"), dict) else {}
-    asked = about.get("asked") if isinstance(about.get("asked"), dict) else {}
+    versions, asked = ({} if not isinstance(each, dict) else each for each in (about.get("versions"), about.get("asked")))
     pairs = [
         ("Versions", ", ".join(f"{name} {version}" for name, version in versions.items()) or NOT_TOLD),
         ("Machine", about.get("machine", NOT_TOLD)),

@@ -18,12 +18,18 @@ MODELS = {
     "multinomial": "Multinomial logistic regression",
 }
 PRIVACY = {
-    "plain": "Rows stayed with their sites, but nothing was hidden from the coordinating server: it saw every site's own vectors in every "
-    "round, from which that site's data can be computed. Where all tables were read on one machine, nothing has travelled at all.",
-    "secagg": "The server saw sums over sites and no site's own vectors. What sums tell in themselves is not hidden: with few sites, or with "
-    "one that outweighs the others, a sum says much about one of them.",
-    "dp": "The server saw sums over sites, to which every site had added noise of its own: ε and δ bound what anybody can learn of a site's "
-    "data from what it has sent.",
+    "plain": (
+        "Rows stayed with their sites, but nothing was hidden from the coordinating server: it saw every site's own vectors in every "
+        "round, from which that site's data can be computed. Where all tables were read on one machine, nothing has travelled at all."
+    ),
+    "secagg": (
+        "The server saw sums over sites and no site's own vectors. What sums tell in themselves is not hidden: with few sites, or with "
+        "one that outweighs the others, a sum says much about one of them."
+    ),
+    "dp": (
+        "The server saw sums over sites, to which every site had added noise of its own: ε and δ bound what anybody can learn of a "
+        "site's data from what it has sent."
+    ),
 }
 
 
@@ -52,17 +58,20 @@ def certificate(fit: "Fit") -> list[str]:
         return [*said, "What can be done about it is said above."] if fit.message else said
     assert bounds is not None
     worst = int(np.argmax(bounds))
-    said = [
+    how = (
         "After the last round the sum of all sites' gradients was computed anew at these coefficients, together with a lower bound on how "
-        "strongly the objective bends there. From these two follows, rounding allowed for, how far the coefficients can be from the "
-        "exact optimum, which is the fit of one pooled table.",
-        f"Proved: no coefficient is off by more than {bounds[worst]:.1e} ({fit.names[worst]}); the bound of each stands in the table of "
-        "coefficients.",
-    ]
+        "strongly the objective bends there. From these two follows, rounding allowed for, how far the coefficients can be from the exact "
+        "optimum, which is the fit of one pooled table."
+    )
+    at = f"{bounds[worst]:.1e} ({fit.names[worst]})"
+    said = [how, f"Proved: no coefficient is off by more than {at}; the bound of each stands in the table of coefficients."]
     errors = fit.bse.to_numpy()
     usable = np.isfinite(errors) & (errors > 0)
     if np.any(usable):
         said.append(f"That is at most {np.max(bounds[usable] / errors[usable]):.0e} of a coefficient's standard error.")
+    asked = fit.about.get("asked")
+    if isinstance(asked, dict) and isinstance(asked.get("tol"), float):
+        said.append(f"The tolerance that was asked for is {asked['tol']:g}, relative to the coefficients of standardised columns.")
     if fit.status is not Status.SOLVED:
         said.append(f"This is wider than the tolerance that was asked for, so that the status is {fit.status}.")
     said.append("It proves that the arithmetic is right. Whether the model suits the data is another question, and not answered by it.")
@@ -87,7 +96,7 @@ def agreement(fit: "Fit", counts_hidden: bool) -> str:
     """The test of all coefficients at once. Its degrees of freedom count the rows of sites that have few, and are not told with those."""
     found = fit.heterogeneity
     if found is None or not found.df > 0 or math.isnan(found.pvalue):
-        return "There is no test of all coefficients at once: it takes two sites whose rows say something about them."
+        return "Not tested: that takes a fit that came to its end, without a penalty, and two sites at least."
     p = "p < 0.0001" if found.pvalue < 1e-4 else f"p = {found.pvalue:.4f}"
     statistic = "" if counts_hidden else f"χ²({found.df}) = {found.statistic:.4g}, "
     verdict = (

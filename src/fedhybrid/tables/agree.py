@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from ..disclosure import withheld
 from ..status import InvalidConfig, InvalidData
 from .columns import NUMERIC, TEXT_BY_ONE_ENTRY, close, complete_rows, finite, levels_of, listed, numbers, sorted_levels, weights_of
 from .design import Design, design_of
@@ -41,12 +42,16 @@ def agree(
     reference: Mapping[str, str | float] | None = None,
     weights: str | None = None,
     offset: str | None = None,
+    min_rows: int = 1,
 ) -> tuple[Design, tuple[str, ...]]:
-    """The design of all sites, and notes. `reference` names for a category the level that the others are compared with, and for a response
-    of two values the one that is 0; without it, that is the first in sorted order."""
+    """The design of all sites, and notes, which do not tell counts of sites with fewer than `min_rows` rows.
+
+    reference   for a category the level that the others are compared with, and for a response of two values the one that is 0;
+                without it, that is the first in sorted order
+    """
     parsed = parse(formula)
     parts = [describe(str(site), frame, parsed, family=family, weights=weights, offset=offset) for site, frame in frames.items()]
-    return settle(parts, parsed, family=family, reference=reference, weights=weights, offset=offset)
+    return settle(parts, parsed, family=family, reference=reference, weights=weights, offset=offset, min_rows=min_rows)
 
 
 def describe(
@@ -77,6 +82,7 @@ def settle(
     reference: Mapping[str, str | float] | None = None,
     weights: str | None = None,
     offset: str | None = None,
+    min_rows: int = 1,
 ) -> tuple[Design, tuple[str, ...]]:
     names = [part.site for part in parts]
     if not names:
@@ -95,7 +101,9 @@ def settle(
     start = None if formula.response.expression else reference.get(formula.response.name)
     labels, notes = settle_response({part.site: part.labels for part in parts}, formula.response.name, family, start)
     design = design_of(formula, family, levels, labels, weights, offset)
-    return design, (*(remark for part in parts for remark in part.remarks), *_missing_notes(parts), *notes, *_site_notes(parts, design))
+    hidden = withheld([part.rows for part in parts], min_rows)
+    gaps = _missing_notes(parts, hidden)
+    return design, (*(remark for part in parts for remark in part.remarks), *gaps, *notes, *_site_notes(parts, design, hidden, min_rows))
 
 
 def _check_kinds(name: str, parts: Sequence[SiteColumns]) -> None:
@@ -126,17 +134,19 @@ def _check_reference(formula: Formula, family: str, levels: Mapping[str, tuple],
         raise InvalidConfig(f"reference: {unknown[0]} is no category of this formula.{there}")
 
 
-def _missing_notes(parts: Sequence[SiteColumns]) -> list[str]:
-    return [
-        f"{part.site}: {part.missing} of {part.rows + part.missing} rows were dropped, because something is missing in them: "
-        + ", ".join(f"{name} in {count}" for name, count in part.missing_by_column.items())
-        + "."
-        for part in parts
-        if part.missing
-    ]
+def _missing_notes(parts: Sequence[SiteColumns], hidden: Sequence[bool]) -> list[str]:
+    notes = []
+    for part, hides in zip(parts, hidden, strict=True):
+        if part.missing and hides:
+            notes.append(f"{part.site}: rows were dropped, because something is missing in them, of {', '.join(part.missing_by_column)}.")
+        elif part.missing:
+            where = ", ".join(f"{name} in {count}" for name, count in part.missing_by_column.items())
+            of = part.rows + part.missing
+            notes.append(f"{part.site}: {part.missing} of {of} rows were dropped, because something is missing in them: {where}.")
+    return notes
 
 
-def _site_notes(parts: Sequence[SiteColumns], design: Design) -> list[str]:
+def _site_notes(parts: Sequence[SiteColumns], design: Design, hidden: Sequence[bool], min_rows: int) -> list[str]:
     notes = []
     for factor in design.parsed.factors:
         width = len(design.levels.get(factor.name, ()))
@@ -145,7 +155,10 @@ def _site_notes(parts: Sequence[SiteColumns], design: Design) -> list[str]:
             notes.append(f"{factor.name}: not all levels occur at {listed(lack)}; one that a site lacks is a column of zeros there.")
     width, total = len(design.columns) + design.intercept, sum(part.rows for part in parts)
     if total < width:
-        notes.append(f"there are fewer rows at all sites together ({total}) than coefficients ({width}): the data do not determine them.")
-    elif few := [f"{part.site} ({part.rows})" for part in parts if part.rows < width]:
+        told = f"<{min_rows}" if total < min_rows else total
+        notes.append(f"there are fewer rows at all sites together ({told}) than coefficients ({width}): the data do not determine them.")
+    elif few := [
+        part.site if hides else f"{part.site} ({part.rows})" for part, hides in zip(parts, hidden, strict=True) if part.rows < width
+    ]:
         notes.append(f"fewer rows than coefficients ({width}) at {listed(few)}; no harm is done, as all rows are fitted together.")
     return notes

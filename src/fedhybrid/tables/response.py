@@ -27,9 +27,8 @@ def read_response(site: str, factor: Factor, family: str, table: Mapping[str, Co
     response, values = f"the response {factor.name}", column.values
     if family == "poisson":
         refuse_rows(site, response, values < 0, "is negative", "Counts are not.")
-        fractions = int(np.count_nonzero(values != np.floor(values)))
-        note = f"{site}: {response} is no whole number in {fractions} of {len(values)} rows; they were taken as they are."
-        return None, (note,) if fractions else ()
+        note = f"{site}: {response} is no whole number in some rows; they were taken as they are."
+        return None, (note,) if np.any(values != np.floor(values)) else ()
     if family not in LABELS:
         return None, ()
     if family == "multinomial" and column.kind != "text":

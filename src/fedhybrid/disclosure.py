@@ -14,3 +14,9 @@ def withheld(counts: Sequence[float], least: int) -> list[bool]:
             break
         hidden[place] = True
     return hidden
+
+
+def total(counts: Sequence[float], hidden: Sequence[bool], least: int) -> float | None:
+    """Of all counts; None where too little is behind those that are not told."""
+    behind = sum(count for count, hides in zip(counts, hidden, strict=True) if hides)
+    return None if any(hidden) and behind < least else sum(counts)
