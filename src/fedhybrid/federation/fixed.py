@@ -68,7 +68,9 @@ class FixedRounds:
 def unproved(status: Status, message: str, trace: TraceBuilder, x: np.ndarray, algorithm: str, terms: Terms) -> Result:
     """A result without a certificate."""
     rows = trace.finish()
-    spent = {name: getattr(rows, name)[-1] if len(rows.rounds) else 0 for name in ("rounds", "floats_up", "floats_down", "flops", "seconds")}
+    spent = {
+        name: getattr(rows, name)[-1] if len(rows.rounds) else 0 for name in ("rounds", "floats_up", "floats_down", "flops", "seconds")
+    }
     return Result(
         x=x,
         status=status,

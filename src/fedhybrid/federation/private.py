@@ -8,6 +8,7 @@ round, and nobody asks for a certificate: sums of gradients and Hessians without
 Whether a site is private, and how much so, its own file says; what it says is no secret, and the label of the result follows from it.
 """
 
+import hashlib
 import json
 import logging
 import math
@@ -33,8 +34,8 @@ from .terms import Terms
 # Answers that may be released, and the parameter that makes their distance from x₀ a gradient; "" where they are gradients themselves
 RELEASED: Mapping[Callable[..., Any], str] = {fedhybrid_update: "mu", admm_update: "rho", gradient: ""}
 METHODS = "fedhybrid with mu, a and b; admm with rho; gd with step_size"
-LEDGER = "privacy"
-GRID = 20  # bits of the grid within σ: what rounding adds is then a millionth of the noise
+LEDGER, SUM = "privacy", 32
+GRID = 32  # bits of the grid within σ: rounding then adds next to nothing to the sensitivity
 HAIR = 1e-6  # σ from a budget is larger by this, so that rounding takes no round away
 NO_NOISE = np.zeros(3)
 
@@ -109,8 +110,13 @@ class Private:
         noise = f"noise {how.sigma / how.radius * self.rules.clip:.3g} on gradients of norm {self.rules.clip:g}"
         return f"Private: {budget}, of which {spent:.3g} is spent; {noise}."
 
-    def released(self, asked: Asked, question: Question, row: np.ndarray) -> np.ndarray:
-        """What is sent instead, and counted: the count is on the disk when this returns."""
+    def released(self, asked: Asked, question: Question, name: str, row: np.ndarray) -> np.ndarray:
+        """What is sent instead. It is counted, and itself on the disk, when this returns; a question that comes again gets it again.
+
+        `name`: the question's SHA-256.
+        """
+        if (kept := self.ledger.answer_to(name)) is not None:
+            return np.concatenate([kept, np.zeros(len(row) - self.size)])
         if asked.fn not in RELEASED:  # the terms allow none such
             raise Refused("question", "is private, and does not answer that.")
         how, here = self.how, question.body
@@ -125,11 +131,11 @@ class Private:
             sent = privacy.release(values, centre, radius=how.radius, sigma=how.sigma, scale=how.scale)
         except SecureError as error:
             raise Refused("range", str(error)) from None
-        self.ledger.spend(how, _run(question), 1)
+        self.ledger.spend(how, _run(question), 1, name, sent)
         return np.concatenate([sent, np.zeros(len(row) - self.size)])
 
     def recount(self, question: Question) -> None:
-        """Past questions come again. A ledger that does not know of them was lost; the answers had left, perhaps one more than are named."""
+        """Past questions come again. A ledger that does not know of them was lost; their answers had left, and perhaps one more."""
         known = self.ledger.answers_in(_run(question))
         self.replayed += len(question.numbers)
         if known < self.replayed:
@@ -141,29 +147,36 @@ def _run(question: Question) -> str:
 
 
 class Ledger:
-    """What a site has spent in all its runs. A file that is damaged is no reason to begin anew: then the site does not start."""
+    """What a site has spent in all its runs, and its last answer. A file that is damaged is no new budget: then the site does not start."""
 
     def __init__(self, path: Path, rules: Privacy) -> None:
         self.kept = Kept(path)
         self.accountant = privacy.Accountant(rules.delta, rules.epsilon)
         self.run, self.answers = "", 0
+        self.last: tuple[str, np.ndarray] = "", np.zeros(0)
         if data := self.kept.load():
-            try:
-                found = json.loads(data)
-                self.accountant.rho, self.run, self.answers = float(found["rho"]), str(found["run"]), int(found["answers"])
-            except (ValueError, KeyError, TypeError):
-                raise CheckpointError(f"{path} is damaged: what this site has spent is not known, and it tells nothing more.") from None
+            text, sum_of_it = data[:-SUM], data[-SUM:]
+            if hashlib.sha256(text).digest() != sum_of_it:
+                raise CheckpointError(f"{path} is damaged: what this site has spent is not known, and it tells nothing more.")
+            found = json.loads(text)
+            self.accountant.rho, self.run, self.answers = found["rho"], found["run"], found["answers"]
+            self.last = found["question"], np.array(found["answer"], np.float64)
 
     def answers_in(self, run: str) -> int:
         return self.answers if run == self.run else 0
 
-    def spend(self, how: Release, run: str, releases: int) -> None:
+    def answer_to(self, name: str) -> np.ndarray | None:
+        return self.last[1] if name == self.last[0] else None
+
+    def spend(self, how: Release, run: str, releases: int, name: str = "", answer: np.ndarray | None = None) -> None:
         """On the disk when this returns."""
         try:
             self.accountant.spend(how.sensitivity, how.sigma, releases)
         except SecureError:
             budget = privacy.label(self.accountant.limit, self.accountant.delta)
             raise Refused("budget", f"has used up its privacy budget, {budget}, and sends nothing more.") from None
-        answers = self.answers_in(run) + releases
-        self.kept.save(json.dumps({"rho": self.accountant.rho, "run": run, "answers": answers}).encode())
-        self.run, self.answers = run, answers
+        self.run, self.answers = run, self.answers_in(run) + releases
+        self.last = (name, np.zeros(0) if answer is None else answer)
+        told = {"rho": self.accountant.rho, "run": run, "answers": self.answers, "question": name, "answer": self.last[1].tolist()}
+        text = json.dumps(told).encode()
+        self.kept.save(text + hashlib.sha256(text).digest())

@@ -215,7 +215,7 @@ class Site:
         local, sent = _round(known.questions[number].fn, self.me, memory.local, *down.unpack(question.body))
         answer = up.pack(sent)
         if self.private is not None:  # drawn once: the question that comes again gets what is kept
-            answer = self.private.released(known.questions[number], question, answer)
+            answer = self.private.released(known.questions[number], question, asked, answer)
         self._keep(Memory(memory.name, question.round, asked, answer, memory.begun, memory.sites, local))
         return answer
 
