@@ -19,7 +19,7 @@ from ..clients.remote import Remote
 from ..driver import Driver, Limits
 from ..numerics import scope
 from ..result import Result, TraceBuilder
-from ..status import QuorumLost
+from ..status import QuorumLost, Status
 from .ending import tell_all
 from .events import Events, Listener
 from .exchange import Exchange, Gone
@@ -30,6 +30,7 @@ from .link import Link
 from .protocol import Protocol, protocol_of
 from .terms import Terms
 
+FEWEST_SUMMED = 3
 LABELS = {
     "plain": "The server saw what every site sent.",
     "secagg": "The server saw sums over the sites, and what no single one sent.",
@@ -83,6 +84,10 @@ class Run:
 
     def _epoch(self, terms: Terms, journal: Journal, epoch: int, start: Any) -> Result | Record:
         stand_in, algorithm = terms.stand_in(), terms.algorithm()
+        if terms.secure.sums and terms.n < FEWEST_SUMMED:
+            why = f"Only {' and '.join(terms.names)} are left, and secure sums need {FEWEST_SUMMED} sites: of two, each could work out the other's."
+            self.events.tell("ended", status=str(Status.QUORUM_LOST), why=why)
+            return nothing_done(QuorumLost(why), start, terms, str(algorithm.spec))
         protocol = protocol_of(algorithm, stand_in, terms.n, certified=not terms.rounds.private)
         remote = self._remote(terms, journal, epoch, protocol, str(algorithm.spec))
         driver: Driver | FixedRounds | None = None
