@@ -7,18 +7,20 @@ import random
 import shutil
 import types
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from harness import NAMES, Faulty, Federation, identity, rows_of, terms_of
 from samples import same_bits
+from typer.testing import CliRunner
 
 from fedhybrid import checkpoint
+from fedhybrid.cli import app
 from fedhybrid.federation import exchange, kept
 from fedhybrid.federation.envelope import ANSWER, Question, digest, read_question, seal_question, unseal
+from fedhybrid.federation.folder import SITE, Plan, terms_text
 from fedhybrid.federation.link import Loopback
-from fedhybrid.federation.rules import PRIVACY, Privacy, Rules, read_rules
+from fedhybrid.federation.rules import PRIVACY, Privacy, read_rules
 from fedhybrid.federation.site import Site
 from fedhybrid.federation.terms import _check
 from fedhybrid.secure import attack, privacy
@@ -494,5 +496,45 @@ def test_a_sigma_of_its_own_is_taken_and_the_budget_still_holds(tmp_path):
     assert privacy.epsilon((less.rounds + 1) * each, DELTA) > 2.0 >= privacy.epsilon(less.rounds * each, DELTA)
 
 
-def test_rules_without_the_section_are_as_before(tmp_path):
-    assert Rules("a", Path("a.csv")).privacy is None
+def test_a_simulation_reads_both_files_and_spends_nothing_of_the_sites(tmp_path):
+    """As people type it; what is simulated was sent to nobody."""
+    text = terms_text(Plan(NAMES, "y", "squared", ("u", "v", "w"), 0.1, "gd", secure=False), {name: f"key of {name}" for name in NAMES})
+    for old, new in (
+        ("[rounds]", "step_size = 0.2\n[rounds]"),
+        ("# private = true ", "private = true "),
+        ("most = 10000", "most = 3"),
+        ('weighting = "row"', 'weighting = "client"'),
+    ):
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    (tmp_path / "federation.toml").write_text(text)
+    for name, (rows, y) in rows_of("squared").items():
+        (tmp_path / name).mkdir()
+        np.savetxt(tmp_path / name / "data.csv", np.column_stack([rows, y]), delimiter=",", header="u,v,w,y", comments="")
+        own = SITE.format(name=f'"{name}"', key='"none.key"')
+        for line in ("[privacy] ", "clip = ", "epsilon = ", "delta = "):
+            assert own.count(f"# {line}") == 1
+            own = own.replace(f"# {line}", line)
+        (tmp_path / name / "site.toml").write_text(own)
+    done = CliRunner().invoke(app, ["simulate", str(tmp_path)])
+    assert done.exit_code == Status.MAX_ROUNDS.exit_status, done.output
+    said = " ".join(done.output.split())
+    assert "Privacy: dp(8, 1e-05): what the server saw carries every site's noise" in said
+    assert "a dp(8, 1e-05); b dp(8, 1e-05); c dp(8, 1e-05); d dp(8, 1e-05)." in said
+    assert not any((tmp_path / name / "state").exists() for name in NAMES)
+    (tmp_path / "federation.toml").write_text(text.replace('name = "gd"', 'name = "krylov"').replace("step_size = 0.2", ""))
+    done = CliRunner().invoke(app, ["simulate", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "Methods that work: fedhybrid with mu, a and b" in " ".join(done.output.split())
+
+
+def test_a_site_says_when_it_starts_how_private_it_is_and_what_is_spent(tmp_path):
+    federation = Private(tmp_path, private_terms("gd"), replace(DP8, rounds=2 * ROUNDS))
+    federation.run()
+    federation.restart("a")
+    sigma = federation.sites["a"].private.how.sigma
+    assert (
+        federation.sites["a"].private.sentence
+        == f"Private: dp(8, 1e-05), of which {privacy.epsilon(privacy.rho_for(8.0, DELTA) / 2, DELTA):.3g} is spent; "
+        f"noise {sigma:.3g} on gradients of norm 4."
+    )

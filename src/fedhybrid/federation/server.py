@@ -85,7 +85,8 @@ class Run:
     def _epoch(self, terms: Terms, journal: Journal, epoch: int, start: Any) -> Result | Record:
         stand_in, algorithm = terms.stand_in(), terms.algorithm()
         if terms.secure.sums and terms.n < FEWEST_SUMMED:
-            why = f"Only {' and '.join(terms.names)} are left, and secure sums need {FEWEST_SUMMED} sites: of two, each could work out the other's."
+            left = f"Only {' and '.join(terms.names)} are left"
+            why = f"{left}, and secure sums need {FEWEST_SUMMED} sites: of two, each could work out the other's numbers."
             self.events.tell("ended", status=str(Status.QUORUM_LOST), why=why)
             return nothing_done(QuorumLost(why), start, terms, str(algorithm.spec))
         protocol = protocol_of(algorithm, stand_in, terms.n, certified=not terms.rounds.private)
