@@ -27,6 +27,7 @@ from .base import Local, Meter, decoded
 
 Array = Any
 PIECE = 1 << 17  # floats of past questions in one message
+NOISE = 3  # floats that say how private a site is
 STILL_OF_USE = 16  # rounds for which a late answer is waited for
 
 
@@ -42,6 +43,7 @@ class Remote:
         self.partial = terms.rounds.absent == "bridge"
         self.identity = f"Remote {agreed} {' '.join(self.names)}"
         self.epoch, self.total_weight, self.row_norm = 0, 0.0, 0.0  # `enrol` finds them
+        self.noise: dict[str, list[float]] = {}  # of a private run: what every site declared in the beginning
         self.round = self.away = 0
         self.recorded: Iterator[Record] = iter(journal.records)
         self.begun = np.zeros(0)
@@ -53,7 +55,13 @@ class Remote:
         """Who is there, and how much their rows weigh together."""
         self.epoch = epoch
         record = next(self.recorded, None)
-        if record is None:
+        if self.terms.rounds.private:  # rows are not counted; sites say how private they are
+            if record is None:
+                rows = [(budget, delta, budget) for budget, delta, _ in self.declared().values()]
+                record = Record({"kind": "census", "run": self.run, "epoch": epoch}, np.ravel(rows))
+                self.journal.add(*record)
+            self.total_weight, self.noise = 1.0, dict(zip(self.names, record.rows.reshape(self.n, NOISE).tolist(), strict=True))
+        elif record is None:
             weight, squares = self._census()
             self.total_weight, self.row_norm = float(weight), float(np.sqrt(squares))
             if not self.total_weight > 0:
@@ -61,6 +69,11 @@ class Remote:
             self.journal.add({"kind": "census", "run": self.run, "epoch": epoch}, np.array([self.total_weight, self.row_norm]))
         else:
             self.total_weight, self.row_norm = record.rows.tolist()
+
+    def declared(self, may_be_away: frozenset[str] = frozenset()) -> dict[str, list[float]]:
+        """What the sites say of their noise: the budget ε, δ, and the ε that is spent."""
+        found = self.exchange.ask(self._question("census", 0), NOISE, usable=_says_how_private, bridged=may_be_away)
+        return {name: found[name][1].tolist() for name in self.names if name in found}
 
     def _census(self) -> np.ndarray:
         """Sums over all sites."""
@@ -196,3 +209,7 @@ class Remote:
                 questions.append(self._question("again", 0, np.concatenate(bodies), round=last, numbers=tuple(numbers)))
                 numbers, bodies = [], []
         return questions
+
+
+def _says_how_private(row: np.ndarray) -> str:
+    return "" if np.all(row >= 0.0) and row[1] < 1.0 and (row[1] > 0.0) == (row[0] > 0.0) else "says nothing of its noise that can be used."

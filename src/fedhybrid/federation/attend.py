@@ -42,6 +42,8 @@ def attend(folder: Path, name: str | None, data: Path | None, update: str | None
         here = Site(terms, rules)
         held = here.fleet.sites[0].A.shape[0]
         lines.say(f"{rules.name}: {held:,} rows of {rules.data}, update {rules.update}, {terms.n} sites. Ctrl-C ends it.")
+        if here.private is not None:
+            lines.say(here.private.sentence)
         lines.say(f"Connecting to {terms.address} …")
         if engine == "stock":
             _serve_by_supernode(terms, rules, place, stop, lines, once)

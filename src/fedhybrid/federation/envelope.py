@@ -59,7 +59,7 @@ class Answer(NamedTuple):
     body: np.ndarray  # float64, or bytes
 
 
-CODES = ("terms", "old", "lost", "sites", "rows", "question", "run", "failed", "range")
+CODES = ("terms", "old", "lost", "sites", "rows", "question", "run", "failed", "range", "budget")
 QUESTION = {"kind": str, "terms": str, "run": str, "epoch": int, "round": int, "numbers": list, "sites": list}
 ANSWER = {"run": str, "epoch": int, "round": int, "question": str, "site": str, "memory": str, "refused": str, "message": str}
 

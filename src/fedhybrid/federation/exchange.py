@@ -26,6 +26,10 @@ class Gone(Exception):
         self.names, self.why = frozenset(names), why
 
 
+class BudgetSpent(QuorumLost):
+    """A site has told as much as its own file allows: it answers nothing more."""
+
+
 class Open(NamedTuple):
     """A question that may still be answered."""
 
@@ -106,7 +110,7 @@ class Exchange:
     def _on_absence(self, missing: frozenset[str], question: Question, bridged: frozenset[str]) -> None:
         names = ", ".join(sorted(missing))
         if missing <= bridged:
-            self.events.tell("bridged", round=question.round, sites=sorted(missing))
+            self.events.tell("bridged" if question.kind == "ask" else "silent", round=question.round, sites=sorted(missing))
             return
         waited = self._limit(set(missing), bridged)
         self.events.tell("missing", round=question.round, sites=sorted(missing), seconds=waited)
@@ -150,6 +154,8 @@ class Exchange:
     def _on_refusal(self, answer: Answer, data: bytes, recover: Callable[[str], list[Question]] | None) -> None:
         name, code = answer.site, answer.refused
         self.events.tell("refused", site=name, why=answer.message, code=code)
+        if code == "budget":
+            raise BudgetSpent(f"{name} {answer.message}")
         if code in FINAL:
             raise QuorumLost(f"{name} {answer.message}")
         if code in ("lost", "old") and recover is not None:

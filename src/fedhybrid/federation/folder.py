@@ -53,6 +53,7 @@ deadline = 60.0             # seconds that a round waits for a late site
 patience = 3600.0           # seconds that a site may be away, if needed
 strikes = 3                 # unusable replies; then a site is put out
 # largest_gradient = 10.0   # a site's reply that implies more is not used
+# private = true            # sites may add noise: just as many rounds as `most`
 
 [secure]
 sums = {sums}{sums_pad}  # the server sees sums over sites only
@@ -77,6 +78,14 @@ minimum_rows = 10           # with fewer rows it takes no part
 minimum_sites = 3           # nor in a federation of fewer sites
 key = {key}
 state = "state"             # what it has answered, so that nothing is lost
+
+# Differential privacy, where the federation's terms say private = true:
+# [privacy]                 # every answer is clipped and gets noise, here
+# clip = 1.0                # the largest gradient that an answer may imply
+# epsilon = 8.0             # what all answers may tell, in all runs together;
+# delta = 1e-5              # then this site sends nothing more
+# rounds = 100              # answers that it is to last for; usual: one run's
+# sigma = 20.0              # or the noise on each entry of such a gradient
 """
 
 

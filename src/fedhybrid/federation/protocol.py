@@ -99,8 +99,8 @@ class Protocol:
 CERTIFICATE = (certificate.gradient_at, certificate.hessian_at, certificate.convexity_at, certificate.recession_of)
 
 
-def protocol_of(algorithm: Algorithm, stand_in: Fleet, n: int) -> Protocol:
-    """All questions of a method and of the certificate, for n sites like this one."""
+def protocol_of(algorithm: Algorithm, stand_in: Fleet, n: int, certified: bool = True) -> Protocol:
+    """All questions of a method and of the certificate, if there is one, for n sites like this one."""
     with scope():
         me = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), stand_in.as_part_of(n, 1.0).client(0))
         recorder = Recorder(n, stand_in.d)
@@ -111,7 +111,7 @@ def protocol_of(algorithm: Algorithm, stand_in: Fleet, n: int) -> Protocol:
             algorithm.step(recorder, state)
             if algorithm.warm is not None:
                 algorithm.step(recorder, algorithm.warm(recorder, x0))
-            for fn in CERTIFICATE:
+            for fn in CERTIFICATE if certified else ():
                 if fn is not certificate.recession_of or stand_in.loss.can_recede:
                     recorder.mean(fn, state.local, x0)
 

@@ -2,14 +2,47 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ..curvature import UPDATES
-from ..status import InvalidData
+from ..status import InvalidConfig, InvalidData
 from ..tables.records import read_numbers
-from .schema import Key, load, one_of, read_section, site_name, text, whole
+from .schema import Key, load, number, one_of, read_section, site_name, text, whole
 from .terms import Problem
+
+PRIVACY = {
+    "clip": Key(number(0.0, 1e100, open_low=True)),
+    "epsilon": Key(number(0.0, 1e4, open_low=True)),
+    "delta": Key(number(0.0, 0.1, open_low=True)),
+    "sigma": Key(number(0.0, 1e100, open_low=True), None),
+    "rounds": Key(whole(1), None),
+}
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """How much a site's answers may tell, in all runs together: (epsilon, delta).
+
+    clip     the largest gradient that an answer may imply
+    sigma    of the noise on each of its entries; omitted, the budget is spread evenly over
+    rounds   answers; omitted, those of one run
+    """
+
+    clip: float
+    epsilon: float
+    delta: float
+    sigma: float | None = None
+    rounds: int | None = None
+
+
+def own_privacy(name: str, value: Any) -> Privacy:
+    given = Privacy(**read_section(f"[{name.split()[-1]}]", value, PRIVACY))
+    if given.sigma is not None and given.rounds is not None:
+        raise InvalidConfig("[privacy] sigma, or rounds from which it follows: not both.")
+    return given
+
 
 SITE = {
     "name": Key(site_name),
@@ -19,6 +52,7 @@ SITE = {
     "minimum_sites": Key(whole(1), 3),
     "key": Key(text, None),
     "state": Key(text, "state"),
+    "privacy": Key(own_privacy, None),
 }
 
 
@@ -33,6 +67,7 @@ class Rules:
     minimum_sites: int = 3
     key: Path | None = None
     state: Path = Path("state")
+    privacy: Privacy | None = None
 
 
 def read_rules(path: Path) -> Rules:

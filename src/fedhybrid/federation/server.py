@@ -5,7 +5,6 @@ from where the last one was. The answer is then that of the sites that are left,
 """
 
 import contextlib
-import math
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -19,20 +18,23 @@ from .. import checkpoint as files
 from ..clients.remote import Remote
 from ..driver import Driver, Limits
 from ..numerics import scope
-from ..result import COLUMNS, Result, Trace
-from ..status import QuorumLost
+from ..result import Result, TraceBuilder
+from ..status import QuorumLost, Status
 from .ending import tell_all
 from .events import Events, Listener
 from .exchange import Exchange, Gone
+from .fixed import FixedRounds, labelled, noise_of, unproved
 from .journal import Journal, Record
 from .kept import Kept
 from .link import Link
 from .protocol import Protocol, protocol_of
 from .terms import Terms
 
+FEWEST_SUMMED = 3
 LABELS = {
     "plain": "The server saw what every site sent.",
     "secagg": "The server saw sums over the sites, and what no single one sent.",
+    "dp": "What the server saw carries every site's own noise, which bounds what it tells of that site.",
 }
 
 
@@ -62,6 +64,7 @@ class Run:
         self.terms, self.agreed = terms, terms.digest()  # of the first epoch: what the sites have in their files
         self.run = secrets.token_hex(8)
         self.label = "plain"
+        self.noise: dict[str, Any] = {}  # how private each site is, in a private run
         self.left: dict[str, str] = {}  # who is gone, and why
 
     def finish(self) -> Result:
@@ -81,11 +84,22 @@ class Run:
 
     def _epoch(self, terms: Terms, journal: Journal, epoch: int, start: Any) -> Result | Record:
         stand_in, algorithm = terms.stand_in(), terms.algorithm()
-        remote = self._remote(terms, journal, epoch, protocol_of(algorithm, stand_in, terms.n), str(algorithm.spec))
-        driver: Driver | None = None
+        if terms.secure.sums and terms.n < FEWEST_SUMMED:
+            left = f"Only {' and '.join(terms.names)} are left"
+            why = f"{left}, and secure sums need {FEWEST_SUMMED} sites: of two, each could work out the other's numbers."
+            self.events.tell("ended", status=str(Status.QUORUM_LOST), why=why)
+            return nothing_done(QuorumLost(why), start, terms, str(algorithm.spec))
+        protocol = protocol_of(algorithm, stand_in, terms.n, certified=not terms.rounds.private)
+        remote = self._remote(terms, journal, epoch, protocol, str(algorithm.spec))
+        driver: Driver | FixedRounds | None = None
         self.events.tell("epoch", run=self.run, epoch=epoch, sites=list(terms.names), rounds_on_record=len(journal.records))
         try:
             remote.enrol(epoch)
+            if terms.rounds.private:
+                driver = FixedRounds(terms, remote, algorithm, start, self.events)
+                result = driver.finish()
+                self.noise |= noise_of(remote, Kept(self.folder / f"epoch-{epoch:03}.noise"), result)
+                return result
             objective = Roster(terms.n, stand_in.d, stand_in.reg, stand_in.loss, terms.names, remote.row_norm, self.agreed)
             limits = Limits(terms.rounds.tol, terms.rounds.most, float("inf"))
             driver = Driver(objective, remote, algorithm, start, limits, None, self.events, start_given=epoch > 0)
@@ -126,7 +140,9 @@ class Run:
             journal.close()
 
     def _with_notes(self, result: Result) -> Result:
-        notes = [f"Privacy: {self.label}. {LABELS[self.label[:6]]}"]
+        label, who = labelled(self.noise, self.label, self.terms.names) if self.terms.rounds.private else (self.label, [])
+        self.events.tell("privacy", label=label, notes=who)
+        notes = [f"Privacy: {label}. {LABELS[label.partition('(')[0]]}", *who]
         notes += [f"{name} took no part to the end: {why} The answer is that of the others." for name, why in self.left.items()]
         told = self.events.counts
         if told["bridged"]:
@@ -139,30 +155,10 @@ class Run:
         largest = self.terms.rounds.largest_gradient
         if largest is not None and result.m_hat > 0:
             notes.append(f"A site that lies within the agreed largest gradient moves the answer by at most {largest / result.m_hat:.3g}.")
-        return replace(result, privacy=self.label, notes=(notes[0], *result.notes, *notes[1:]))
+        return replace(result, privacy=label, notes=(*notes[: 1 + len(who)], *result.notes, *notes[1 + len(who) :]))
 
 
 def nothing_done(error: QuorumLost, start: Any, terms: Terms, algorithm: str) -> Result:
     """The result of a run that never began."""
-    x = np.asarray(start)
-    rows = {name: np.zeros((0, x.size) if name == "x0" else 0) for name in COLUMNS}
-    return Result(
-        x=x,
-        status=error.status,
-        message=f"{error.status.sentence[0].upper()}{error.status.sentence[1:]}. {error}",
-        rounds=0,
-        floats_up=0,
-        floats_down=0,
-        flops=0.0,
-        seconds=0.0,
-        gradient_norm=math.inf,
-        rounding=0.0,
-        error_bound=math.inf,
-        m_hat=0.0,
-        kappa_hat=None,
-        trace=Trace(start=x, **rows),
-        x_clients=None,
-        lam_clients=None,
-        algorithm=algorithm,
-        names=terms.names,
-    )
+    message = f"{error.status.sentence[0].upper()}{error.status.sentence[1:]}. {error}"
+    return unproved(error.status, message, TraceBuilder(np.asarray(start)), np.asarray(start), algorithm, terms)

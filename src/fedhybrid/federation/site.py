@@ -24,6 +24,7 @@ from ..status import CheckpointError, InvalidConfig, InvalidData
 from .ending import Ending, keep_ending, read_ending
 from .envelope import Answer, Question, Refused, digest, read_masked, read_question, seal_answer
 from .memory import Memory, Store, last_begun
+from .private import NO_NOISE, Private
 from .protocol import Protocol, protocol_of
 from .rules import Rules, coded, read_rows, read_rules
 from .schema import NAME
@@ -56,6 +57,7 @@ class Site:
             from .vault import identified
 
             self.identity = identified(terms, rules.name, rules.key, identity)
+        self.private = None if rules.privacy is None else Private(rules.name, rules.privacy, terms, rules.state)
         self.vault: Any = None
         self.key: tuple[str, int] | None = None  # the run and epoch that all below is of
         self.me: Any = None
@@ -107,7 +109,8 @@ class Site:
 
     def _in_the_open(self, question: Question, asked: str) -> np.ndarray:
         self._admit(question)
-        if self.terms.secure.sums and question.kind not in ("start", "again"):  # those are answered with nothing
+        told = ("start", "again", "census") if self.terms.rounds.private else ("start", "again")  # with nothing of the rows
+        if self.terms.secure.sums and question.kind not in told:
             raise Refused("question", "answers in secure sums only, as was agreed.")
         return self._answer(question, asked)
 
@@ -116,6 +119,8 @@ class Site:
         self._admit(question)
         if self.identity is None:
             raise Refused("question", "is asked for a secure sum, and none were agreed on.")
+        if self.terms.rounds.private and question.kind == "census":
+            raise Refused("question", "tells nothing of its rows in a private run.")
         self._open(question)
         if self.vault is None:
             from .vault import Vault
@@ -134,6 +139,8 @@ class Site:
 
     def _answer(self, question: Question, asked: str) -> np.ndarray:
         if question.kind == "census":
+            if self.terms.rounds.private:
+                return NO_NOISE if self.private is None else self.private.declaration
             return np.array([self.fleet.total_weight, self.fleet.row_norm**2])
         self._open(question)
         if self.memory is not None and asked == self.memory.question:
@@ -187,6 +194,8 @@ class Site:
 
     def _start(self, question: Question, asked: str) -> np.ndarray:
         local = self._begin(question.sites, question.body)
+        if self.private is not None:
+            self.private.replayed = 0
         memory = Memory(secrets.token_hex(8), 0, asked, NOTHING, question.body, question.sites, local)
         assert self.store is not None
         self.store.forget_older_runs()
@@ -205,6 +214,8 @@ class Site:
             raise Refused("question", "does not have the shape that its question has.")
         local, sent = _round(known.questions[number].fn, self.me, memory.local, *down.unpack(question.body))
         answer = up.pack(sent)
+        if self.private is not None:  # drawn once: the question that comes again gets what is kept
+            answer = self.private.released(known.questions[number], question, asked, answer)
         self._keep(Memory(memory.name, question.round, asked, answer, memory.begun, memory.sites, local))
         return answer
 
@@ -213,6 +224,8 @@ class Site:
         memory, known = self.memory, self.protocol
         assert memory is not None
         assert known is not None
+        if self.private is not None:
+            self.private.recount(question)
         at, local = 0, memory.local
         for number in question.numbers:
             if number >= len(known.questions):
@@ -226,10 +239,12 @@ class Site:
         return NOTHING
 
     def _protocol(self, n: int) -> Protocol:
-        return protocol_of(self.terms.algorithm(), self.terms.stand_in(), n)
+        return protocol_of(self.terms.algorithm(), self.terms.stand_in(), n, certified=not self.terms.rounds.private)
 
     def _client(self, sites: tuple[str, ...], total_weight: float) -> Client:
-        if not (np.isfinite(total_weight) and total_weight >= self.fleet.total_weight * (1.0 - 1e-9)):
+        if self.terms.rounds.private:  # it stands in for the rows' weight, which would tell how many there are, and is not used
+            total_weight = 1.0
+        elif not (np.isfinite(total_weight) and total_weight >= self.fleet.total_weight * (1.0 - 1e-9)):
             raise Refused("question", "is told a total weight that is less than its own.")
         part = self.fleet.as_part_of(len(sites), total_weight)
         me = part.client(0, padded(part.sites[0].A.shape[0]))

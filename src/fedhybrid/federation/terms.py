@@ -48,6 +48,7 @@ ROUNDS = {
     "absent": Key(one_of("wait", "bridge", "drop", "abort"), "wait"),
     "strikes": Key(whole(1, 1000), 3),  # replies that cannot be used, after which a site is put out
     "largest_gradient": Key(number(0.0, open_low=True), None),  # of one site's share: a reply that implies more is not used
+    "private": Key(truth, False),  # sites may add noise: exactly `most` rounds, and nothing is asked that noise could not cover
 }
 SECURE = {
     "sums": Key(truth, True),
@@ -80,6 +81,7 @@ class Rounds:
     absent: str
     strikes: int
     largest_gradient: float | None
+    private: bool = False
 
 
 @dataclass(frozen=True)
@@ -202,5 +204,9 @@ def _check(terms: Terms) -> None:
         )
     if terms.secure.sums and terms.n < 3:
         raise InvalidConfig("[secure] sums = true needs three sites: of two, each could work out the other's numbers from the sum.")
+    if terms.rounds.private:
+        from .private import refuse_what_no_noise_can_cover  # here, as it traces a method under terms
+
+        refuse_what_no_noise_can_cover(terms)
     if terms.secure.threshold is not None and terms.secure.threshold > terms.n:
         raise InvalidConfig(f"[secure] threshold is {terms.secure.threshold}, but there are {terms.n} sites.")

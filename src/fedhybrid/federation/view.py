@@ -23,7 +23,7 @@ SELDOM = 30.0  # seconds between two lines of progress where there is no termina
 PRIVACY = {
     "plain": "the server saw every site's vectors, and could work out their data",
     "secagg": "the server saw sums over sites, and no site's vectors",
-    "dp": "the server saw sums over sites, with noise that bounds what they tell",
+    "dp": "what the server saw carries every site's noise, which bounds what it tells",
 }
 
 

@@ -79,9 +79,9 @@ class Accountant:
     limit: float = math.inf  # on epsilon
     rho: float = 0.0
 
-    def spend(self, sensitivity: float, sigma: float) -> None:
-        """Count one release before it is made; refused where it would go beyond the limit."""
-        rho = self.rho + sensitivity**2 / (2 * sigma**2)
+    def spend(self, sensitivity: float, sigma: float, releases: int = 1) -> None:
+        """Count a release before it is made; refused where it would go beyond the limit."""
+        rho = self.rho + releases * sensitivity**2 / (2 * sigma**2)
         if epsilon(rho, self.delta) > self.limit:
             raise SecureError(
                 Reason.NOT_ALLOWED, f"The privacy budget of epsilon = {self.limit:g} is used up: this site sends nothing more."
@@ -94,7 +94,11 @@ class Accountant:
 
     @property
     def label(self) -> str:
-        return f"dp({math.ceil(1e3 * self.epsilon - 1e-6) / 1e3:g}, {self.delta:g})"
+        return label(self.epsilon, self.delta)
+
+
+def label(epsilon: float, delta: float) -> str:
+    return f"dp({math.ceil(1e3 * epsilon - 1e-6) / 1e3:g}, {delta:g})"
 
 
 def epsilon(rho: float, delta: float) -> float:
