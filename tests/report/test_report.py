@@ -101,7 +101,8 @@ def test_names_are_escaped_wherever_they_stand(fits):
         text = page(fit)
         text.encode("utf-8")
         assert text.count("<script") == 1
-        assert "\x00" not in text and "\x1b" not in text
+        assert "\x00" not in text
+        assert "\x1b" not in text
         assert HOSTILE in words_of(parsed(fit).find(".//section[@id='data']"))
 
 
@@ -149,7 +150,8 @@ def test_tenths_with_few_rows_are_nowhere_in_the_file(fits):
     )
     root = parsed(replace(fit, min_rows=5_000, calibration=found))
     text = ElementTree.tostring(root, encoding="unicode").replace(",", "")
-    assert "70001" in text and "60013" in text
+    assert "70001" in text
+    assert "60013" in text
     assert not re.search("4003|9007|44.3|41.2|78.9|76.5", text)
     assert [row[2] for row in rows_of(root, "calibration")] == ["70,001", "60,013"]
 
@@ -257,7 +259,8 @@ def test_without_standard_errors_the_reason_is_said_and_no_interval_drawn(fits):
         root = parsed(fits[kind])
         section = root.find(".//section[@id='coefficients']")
         assert f"No standard errors. {fits[kind].why_no_errors}" in words_of(section)
-        assert not find(root, "whisker") and find(root, "dot", "coefficients")
+        assert not find(root, "whisker")
+        assert find(root, "dot", "coefficients")
         assert "interval" not in words_of(section.find(".//table/thead"))
         assert "Not tested" in words_of(root.find(".//section[@id='heterogeneity']"))
 
@@ -270,7 +273,9 @@ def test_how_a_fit_ended_is_said_in_words_and_signs(fits, status, kind, sign):
     shown = find(parsed(replace(fits["gaussian"], status=status, message="")), "status")[0]
     assert kind in shown.get("class").split()
     text = words_of(shown)
-    assert text.startswith(sign) and status.name in text and status.sentence[1:] in text
+    assert text.startswith(sign)
+    assert status.name in text
+    assert status.sentence[1:] in text
 
 
 def test_the_certificate_tells_its_bound_or_that_there_is_none(fits):
@@ -329,7 +334,8 @@ def test_axes_hold_their_values_and_have_few_different_ticks(exponent, start):
     if exponent <= 2:
         made.append(scales.ratios([start, start + span]))
     for axis in made:
-        assert axis.holds(start) and axis.holds(start + span)
+        assert axis.holds(start)
+        assert axis.holds(start + span)
         assert 1 <= len(axis.ticks) <= 9
         assert all(axis.holds(tick.value) for tick in axis.ticks)
         if exponent >= -4:

@@ -52,7 +52,8 @@ def opened(chromium, fits, tmp_path):
 def test_a_page_loads_in_silence_fetches_nothing_and_fits_the_window(opened, kind):
     for width, scheme in SIZES:
         page = opened(kind, width=width, scheme=scheme)
-        assert page.value("document.title") and page.value("document.querySelectorAll('section').length") > 6
+        assert page.value("document.title")
+        assert page.value("document.querySelectorAll('section').length") > 6
         assert page.value("document.documentElement.scrollWidth") <= width
         assert page.value(OVERLAPS) == []
         assert page.complaints == []
@@ -76,7 +77,9 @@ def test_hovering_over_a_point_shows_what_it_says_and_leaving_hides_it(opened):
         assert page.value("document.querySelector('#tip').hidden") is False, query
         assert page.value("document.querySelector('#tip').textContent") == said != ""
         tip = page.value("document.querySelector('#tip').getBoundingClientRect().toJSON()")
-        assert tip["left"] >= 0 and tip["right"] <= 1000 and tip["top"] >= 0
+        assert tip["left"] >= 0
+        assert tip["right"] <= 1000
+        assert tip["top"] >= 0
         page.move(2, 2)
         assert page.value("document.querySelector('#tip').hidden") is True
 
@@ -119,7 +122,9 @@ def test_paper_is_white_and_nothing_on_it_is_cut_off(opened):
 
 def test_the_policy_of_a_page_refuses_other_scripts_and_every_fetch(opened):
     page = opened("one site")
-    page.value("{ const script = document.createElement('script'); script.textContent = 'window.ran = true'; document.body.append(script); }")
+    page.value(
+        "{ const script = document.createElement('script'); script.textContent = 'window.ran = true'; document.body.append(script); }"
+    )
     page.value("{ const image = new Image(); image.src = 'http://127.0.0.1:9/x.png'; document.body.append(image); }")
     assert page.value("window.ran") is None
     page.value("new Promise((done) => setTimeout(done, 50))")
