@@ -120,8 +120,8 @@ def _forest(fit: "Fit", level: float, percent: str) -> Markup | None:
 
 def _axis(rows: Sequence[tuple[float, float, float]], ratio: bool) -> scales.Axis:
     halves = [upper - middle for middle, _, upper in rows]
-    finite = [half for half in halves if math.isfinite(half)]
-    usual = WIDEST * float(np.median(finite)) if finite else math.inf
+    finite = sorted(half for half in halves if math.isfinite(half))
+    usual = WIDEST * finite[(len(finite) - 1) // 2] if finite else math.inf
     kept = [row for row, half in zip(rows, halves, strict=True) if not half > usual]
     values = [0.0, *(value for row in kept for value in row if math.isfinite(value))]
     return scales.ratios(values) if ratio else scales.linear(values)
