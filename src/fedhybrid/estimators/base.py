@@ -4,6 +4,7 @@ import math
 import numbers
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -15,15 +16,17 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..arguments import truth, whole
 from ..fleet import Fleet
-from ..losses import Loss
+from ..losses import Loss, squared
 from ..result import Result
 from ..scaling import standardised
 from ..solve import solve
 from ..status import InvalidConfig, Status
-from .reading import Rows, read
+from .least_norm import least_norm
+from .reading import Rows, padded, read
 
 Array = Any
 STANDING = (Status.SOLVED, Status.SOLVED_INACCURATE)  # x is as good as rounding allows
+LEAST_NORM = "Many coefficients fit equally well, as columns do not determine them. These are the ones of least norm."
 
 
 class FederatedLinearModel(BaseEstimator):
@@ -50,7 +53,7 @@ class FederatedLinearModel(BaseEstimator):
         rows = read(self, X, y, sites, sample_weight)
         result = self._fit(rows, float(sum(float(each.w.sum()) for each in rows.values())))
         self.result_, self.n_iter_ = result, result.rounds
-        if result.status not in STANDING:
+        if result.status not in STANDING and result.message != LEAST_NORM:
             warnings.warn(f"{type(self).__name__}: {result.message}", ConvergenceWarning, stacklevel=2)
         return self
 
@@ -59,14 +62,19 @@ class FederatedLinearModel(BaseEstimator):
         raise NotImplementedError
 
     def _fleet(self, sites: Mapping[str, tuple], loss: Loss, reg: float) -> Fleet:
+        if loss is not squared:  # which lives on sums over rows, whatever their number
+            sites = {name: padded(site) for name, site in sites.items()}
         return Fleet(sites, loss=loss, reg=reg, intercept=self.fit_intercept, update=self._updates(sites))
 
     def _solve(self, fleet: Fleet) -> Result:
-        options: dict[str, Any] = {"tol": self.tol, "max_rounds": self.max_iter}
-        if not self.standardise:
-            return solve(fleet, **options)
-        scaled, scaling = standardised(fleet)
-        return scaling.result(solve(scaled, **options))
+        scaled, scaling = standardised(fleet) if self.standardise else (fleet, None)
+        result = solve(scaled, tol=self.tol, max_rounds=self.max_iter)
+        if scaling is not None:
+            result = scaling.result(result)
+        if result.status in STANDING or fleet.loss is not squared or np.any(fleet.reg > 0):
+            return result
+        x = least_norm(scaled, scaling)
+        return result if x is None else replace(result, x=x, status=Status.ILL_CONDITIONED, message=LEAST_NORM, error_bounds=None)
 
     def _updates(self, sites: Mapping[str, tuple]) -> str | Sequence[str]:
         """Every site's own; a dict may name sites that have no row here, as in a fold of cross-validation."""

@@ -8,12 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import scipy.sparse
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_consistent_length, column_or_1d, validate_data
 
 from ..status import InvalidConfig, InvalidData
 
 Array = Any
+LEAST_ROWS = 256  # that a table is padded to; so few cost nothing
+MOST_PADDED = 2**16  # larger tables are worth a program of their own
 ONLY_SITE = "site 0"  # what a site is called where nobody has named it
 
 
@@ -120,6 +123,24 @@ def _checked(name: str, A: Any, y: Array, w: Array, place: Array) -> Rows:
     if wrong := int(np.count_nonzero(~((w >= 0) & np.isfinite(w)))):
         raise InvalidData(f"{name}: sample_weight has {wrong} of {len(w)} entries that are negative, NaN or infinite.")
     return Rows(A, y, w, place)
+
+
+def padded(site: tuple) -> tuple:
+    """A site with rows of weight zero added, up to one of a few sizes: a program is compiled for every size of table, and folds of
+    cross-validation differ by a row or two."""
+    A, y, w = site
+    n = len(y)
+    step = max(LEAST_ROWS, 1 << max(0, n.bit_length() - 4))  # at most an eighth more
+    more = -n % step
+    if more == 0 or n > MOST_PADDED:
+        return site
+    none = np.zeros(more)
+    if scipy.sparse.issparse(A):
+        grown = scipy.sparse.csr_array(A, copy=True)
+        grown.resize(n + more, A.shape[1])
+    else:
+        grown = np.vstack([A, np.zeros((more, A.shape[1]))])
+    return grown, np.append(y, none), np.append(w, none)
 
 
 def numbers(rows: Mapping[str, Rows]) -> dict[str, tuple]:
