@@ -102,12 +102,16 @@ def _or_inf(value: Array) -> float:
 def curvatures(clients: Clients, local: Local, x: Array) -> tuple[Local, Curvatures]:
     """Extreme eigenvalues of Σ∇²fᵢ(x), by one round with d(d+1)/2 floats up."""
     local, eigenvalues = clients.call(_eigenvalues, (), local, x)
-    w = np.asarray(eigenvalues)
-    if not np.all(np.isfinite(w)):
-        return local, Curvatures(0.0, math.inf, math.inf)
-    visible = w[w > len(w) * np.finfo(float).eps * w[-1]]
+    return local, extremes(np.asarray(eigenvalues))
+
+
+def extremes(eigenvalues: np.ndarray) -> Curvatures:
+    """Of eigenvalues in ascending order."""
+    if not np.all(np.isfinite(eigenvalues)):
+        return Curvatures(0.0, math.inf, math.inf)
+    visible = eigenvalues[eigenvalues > len(eigenvalues) * np.finfo(float).eps * eigenvalues[-1]]
     least_visible = float(visible[0]) if len(visible) else math.inf
-    return local, Curvatures(float(w[0]), least_visible, float(w[-1]))
+    return Curvatures(float(eigenvalues[0]), least_visible, float(eigenvalues[-1]))
 
 
 def penalty_floor(fleet: Objective) -> float:

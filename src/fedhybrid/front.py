@@ -8,6 +8,7 @@ import math
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,12 +18,14 @@ import pandas as pd
 from . import losses
 from .arguments import truth, whole
 from .callbacks import Callback
+from .certificate import Gradient, certify_point, extremes
 from .clients.base import Clients
 from .clients.stacked import Stacked
 from .fleet import Fleet
-from .inference.asked import ask, in_order, site_lines
+from .inference.asked import Questions, ask, in_order, site_lines
 from .inference.families import Family, family_of
 from .inference.fit import INTERCEPT, Fit
+from .inference.polish import Polished, polished
 from .inference.sums import Look, Table
 from .result import Result
 from .scaling import UNITS, standardised
@@ -90,10 +93,14 @@ def fit(
     _refuse_unsuited(model, covariance, given)
     scaled, scaling = standardised(fleet)
     raw = solve(scaled, tol=tol, max_rounds=max_rounds, transport=transport, progress=progress, callbacks=callbacks)
-    result = scaling.result(raw)
     tables = [Table.of(site, scaled.intercept) for site in scaled.sites]
+    questions = Questions(tables)
+    there = polished(questions, model, raw.x, scaled.total_weight * scaled.reg, raw.status in STANDING)
+    result = scaling.result(_certified(raw, there, scaled, tol))
     no_errors = _no_errors(result, fleet)
-    answers = ask(tables, model, raw.x, scaling, intercept=given.intercept, kind=covariance, counted=counts, no_errors=no_errors)
+    answers = ask(
+        questions, there.looks, model, there.z, scaling, intercept=given.intercept, kind=covariance, counted=counts, no_errors=no_errors
+    )
     names, order = _names(given, fleet, model, columns)
     answers = in_order(order, answers)
     seen, null = answers.seen, answers.null
@@ -123,8 +130,8 @@ def fit(
         status=result.status,
         message=result.message,
         error_bounds=None if result.error_bounds is None else result.error_bounds[order],
-        rounds=result.rounds + answers.rounds,
-        floats_up=result.floats_up,
+        rounds=result.rounds + questions.rounds,
+        floats_up=result.floats_up + questions.floats_up,
         seconds=time.monotonic() - began,
         privacy=result.privacy,
         notes=tuple(dict.fromkeys((*given.notes, *(note for note in result.notes if note != UNITS)))),
@@ -189,6 +196,22 @@ def _refuse_unsuited(model: Family, covariance: str, given: Given) -> None:
     sites = sum(len(site[1]) > 0 for site in given.rows.values())
     if covariance == "site" and sites < 2:
         raise InvalidConfig("covariance='site' needs two sites at least: their rows are the clusters.")
+
+
+def _certified(raw: Result, there: Polished, fleet: Fleet, tol: float) -> Result:
+    """The solver's result at the polished point, with what is proved of that: anew, or of the solver's point plus the way between."""
+    if there.moved == 0.0:
+        return raw
+    assert there.eigenvalues is not None  # without a sum of Hessians there is no step
+    g = there.gradient / fleet.total_weight
+    found = certify_point(fleet, Gradient(g, raw.rounding), extremes(there.eigenvalues / fleet.total_weight))
+    proved = min(raw.error_bound + there.moved, found.error_bound)
+    status, message = raw.status, raw.message
+    if proved <= tol * max(1.0, float(np.linalg.norm(there.z))):
+        status, message = Status.SOLVED, Status.SOLVED.sentence[0].upper() + Status.SOLVED.sentence[1:] + "."
+    return replace(
+        raw, x=there.z, status=status, message=message, error_bound=proved, gradient_norm=g, m_hat=found.m_hat, kappa_hat=found.kappa_hat
+    )
 
 
 # ── what is told ──────────────────────────────────────────────────────────────────────────────────────────────────────────────

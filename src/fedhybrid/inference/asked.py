@@ -4,7 +4,7 @@ The server's side of inference. It sees the sums of sums.py and never a row; eac
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,30 @@ MOST_COEFFICIENTS = 4096  # beyond which no sum of Hessians is asked for
 NULL_STEPS = 50
 
 
+class Questions:
+    """Asks all sites at once, each time one round, and counts."""
+
+    def __init__(self, tables: Sequence[Table]) -> None:
+        self.tables = tuple(tables)
+        self.rounds = 0
+        self.floats_up = 0
+
+    def __call__(self, question: Callable[[Table], Any], tables: Sequence[Table] | None = None) -> list[Any]:
+        self.rounds += 1
+        return self.within(question, tables)
+
+    def within(self, question: Callable[[Table], Any], tables: Sequence[Table] | None = None) -> list[Any]:
+        """In the same message as the question before."""
+        replies = [question(table) for table in (self.tables if tables is None else tables)]
+        self.floats_up += sum(_floats(np.shape(part)) for reply in replies for part in reply)
+        return replies
+
+
+def _floats(shape: tuple[int, ...]) -> int:
+    """Of a symmetric matrix, one half and the diagonal."""
+    return shape[0] * (shape[0] + 1) // 2 if len(shape) == 2 else math.prod(shape)
+
+
 class Answers(NamedTuple):
     """The sums at x̂, and what follows from them."""
 
@@ -32,49 +56,56 @@ class Answers(NamedTuple):
     shares: tuple[float, ...]
     heterogeneity: Heterogeneity | None
     calibration: Calibration | None
-    rounds: int
 
 
 def ask(
-    tables: Sequence[Table], family: Family, z: Array, scaling: Scaling | None, *, intercept: bool, kind: str, counted: bool, no_errors: str
+    questions: Questions,
+    looks: Sequence[Look],
+    family: Family,
+    z: Array,
+    scaling: Scaling,
+    *,
+    intercept: bool,
+    kind: str,
+    counted: bool,
+    no_errors: str,
 ) -> Answers:
-    """All questions, to sites that hold these tables in the coordinates of z."""
-    looks = [look(table, family, z) for table in tables]
-    seen, rounds = total(looks), 1
-    n, q = (seen.weight if counted else seen.rows), len(z)
-    left = float(n) - q
+    """All questions, to sites that hold their tables in the coordinates of z. looks: of every site, at z."""
+    seen = total(looks)
+    n, q = float(seen.weight if counted else seen.rows), len(z)
+    left = n - q
     dispersion = float(seen.squares) / left if family.estimates_dispersion and left > 0 else 1.0
-    null, null_rounds = _null(tables, family, seen, intercept)
-    rounds += null_rounds
+    null = _null(questions, family, seen, intercept)
     factor, why = _factored(seen.information, q, left, family, no_errors)
-    covariance, shares, agreement = None, tuple(math.nan for _ in tables), None
-
-    def told(values: Array) -> Array:
-        return values if scaling is None else scaling.original(values)
-
+    covariance, shares, agreement = None, tuple(math.nan for _ in looks), None
     if factor is not None:
         inverse = cho_solve(factor, np.eye(q))
         shares = tuple(float(np.sum(inverse * each.information)) / q for each in looks)
         covariance = dispersion * inverse
         if kind != "model":
-            middle = total([meat(table, family, z, factor, kind, counted) for table in tables]).matrix
-            covariance = inverse @ middle @ inverse * _small_sample(kind, float(n), q, sum(bool(each.rows) for each in looks))
-            rounds += 1
-        covariance = told(told(covariance).T)
+            middle = total(questions(lambda table: meat(table, family, z, factor, kind, counted))).matrix
+            covariance = inverse @ middle @ inverse * _small_sample(kind, n, q, sum(bool(each.rows) for each in looks))
+        covariance = scaling.covariance(covariance)
         covariance = 0.5 * (covariance + covariance.T)
         if sum(bool(each.rows) for each in looks) > 1 and not no_errors and dispersion > 0:
-            agreement = _heterogeneity(total([spread(each, dispersion, told) for each in looks if each.rows]), looks, q)
-            rounds += 1
+            agreement = _agreement(questions, looks, dispersion, scaling, q)
     calibration = None
     if family.name == "binomial":
-        calibration = _calibration(total([bins(table, family, z) for table in tables]))
-        rounds += 1
-    return Answers(seen, None if why else covariance, why, dispersion, null, shares, agreement, calibration, rounds)
+        calibration = _calibration(total(questions(lambda table: bins(table, family, z))))
+    return Answers(seen, None if why else covariance, why, dispersion, null, shares, agreement, calibration)
+
+
+def _agreement(questions: Questions, looks: Sequence[Look], dispersion: float, scaling: Scaling, q: int) -> Heterogeneity:
+    known = dict(zip(map(id, questions.tables), looks, strict=True))  # a site has its own look still
+    held = [table for table in questions.tables if known[id(table)].rows]
+    return _heterogeneity(total(questions(lambda table: spread(known[id(table)], dispersion, scaling.original), held)), q)
 
 
 def _factored(information: Array, q: int, left: float, family: Family, no_errors: str) -> tuple[Any, str]:
     if q > MOST_COEFFICIENTS:
         return None, f"There are {q} coefficients; a sum of Hessians is asked for up to {MOST_COEFFICIENTS}."
+    if not np.all(np.isfinite(information)):
+        return None, no_errors or "At the coefficients that were reached the sum of Hessians is not finite."
     try:
         factor = cho_factor(information, lower=True)
     except LinAlgError:
@@ -92,29 +123,33 @@ def _small_sample(kind: str, n: float, q: int, clusters: int) -> float:
     return 1.0
 
 
-def _null(tables: Sequence[Table], family: Family, seen: Look, intercept: bool) -> tuple[Look, int]:
+def _null(questions: Questions, family: Family, seen: Look, intercept: bool) -> Look:
     """The model without columns: an intercept, if there is one, and the offsets. By Newton steps, each one round."""
+
+    def at(b: Array) -> Look:
+        found: Look = total(questions(lambda table: look(table.ones if intercept else table.alone, family, b)))
+        return found
+
     if not intercept:
-        return total([look(table.alone, family, np.zeros(0)) for table in tables]), 1
-    alone = [table.ones for table in tables]
+        return at(np.zeros(0))
     mean = seen.targets / seen.weight
     with np.errstate(divide="ignore", invalid="ignore"):
         b = family.links(mean)
     if not np.all(np.isfinite(b)):  # one class only, no event: the likelihood has no maximum, and its limit is no model
         b = np.clip(np.nan_to_num(b, nan=0.0), -30.0, 30.0)
-        return total([look(table, family, b) for table in alone]), 1
-    found = total([look(table, family, b) for table in alone])
-    for step in range(2, NULL_STEPS):
+        return at(b)
+    found = at(b)
+    for _ in range(NULL_STEPS):
         move = np.linalg.solve(found.information, -found.score)
         move *= min(1.0, 2.0 / max(float(np.abs(move).max()), 1e-300)) if family.link != "identity" else 1.0
-        tried = total([look(table, family, b + move) for table in alone])
+        tried = at(b + move)
         if not tried.losses < found.losses:
-            return found, step
+            return found
         b, found = b + move, tried
-    return found, NULL_STEPS
+    return found
 
 
-def _heterogeneity(sums: Spread, looks: Sequence[Look], q: int) -> Heterogeneity:
+def _heterogeneity(sums: Spread, q: int) -> Heterogeneity:
     df = int(sums.rank) - q
     sites = int(sums.told)
     with np.errstate(divide="ignore", invalid="ignore"):

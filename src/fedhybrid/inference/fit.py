@@ -260,7 +260,8 @@ class Fit:
         """Means of new rows: a data frame, where the model has a formula, else an array of its columns.
 
         offset     one entry per row; default: the design's own column of the frame, where the model was fitted with one
-        interval   "confidence": of the mean. "prediction": of a new response (gaussian). Either gives a frame: mean, std err, lower, upper
+        interval   "confidence": of the mean. "prediction": of a new response (gaussian). Either gives a frame: mean, its std err, lower,
+                   upper; an interval is one of the linear prediction, carried over, so that it stays where means can be
         """
         A = self.design.matrix(rows) if self.design is not None else np.asarray(rows, float)
         width = len(self.x) // self.family.m - self.intercept
@@ -291,7 +292,8 @@ class Fit:
         spread = np.sqrt(variance + (self.dispersion if interval == "prediction" else 0.0))
         reach = self._reach(level) * spread
         lower, middle, upper = (self.family.mean(end[:, None])[:, 0] for end in (eta - reach, eta, eta + reach))
-        return pd.DataFrame({"mean": middle, "std err": np.sqrt(variance), "lower": lower, "upper": upper})
+        slope = self.family.bends(eta[:, None], middle)[:, 0, 0]  # of the mean, by the linear prediction: all links are canonical
+        return pd.DataFrame({"mean": middle, "std err": slope * np.sqrt(variance), "lower": lower, "upper": upper})
 
     # ── telling ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -307,11 +309,11 @@ class Fit:
     def __repr__(self) -> str:
         return f"<Fit: {self.family_name}, {len(self.names)} coefficients, {self.rows} rows at {len(self.sites)} sites, {self.status}>"
 
-    def report(self, path: str | Path) -> None:
+    def report(self, path: str | Path, level: float = 0.95) -> None:
         """Everything, as one HTML file to open in a browser; it needs no network."""
         from ..report.html import write_report
 
-        write_report(self, Path(path))
+        write_report(self, Path(path), level)
 
     def to_dict(self) -> dict[str, Any]:
         """In plain types, for JSON."""

@@ -85,13 +85,14 @@ def _exact(arrays: list[Array]) -> Array:
     return np.array([math.fsum(column) for column in flat.T]).reshape(arrays[0].shape)
 
 
-def look(table: Table, family: Family, x: Array) -> Look:
+def look(table: Table, family: Family, x: Array, *, curved: bool = True) -> Look:
+    """curved: with the information; without, it is 0 × 0."""
     eta = table.eta(x, family.m)
     slopes = table.w[:, None] * family.slopes(eta, table.y)
     held = table.w > 0
     return Look(
         score=_flat(table.A.T @ slopes),
-        information=weighted_gram(table.A, table.w[:, None, None] * family.bends(eta, table.y)),
+        information=weighted_gram(table.A, table.w[:, None, None] * family.bends(eta, table.y)) if curved else np.zeros((0, 0)),
         rows=np.count_nonzero(held),
         weight=math.fsum(table.w),
         losses=_sum(table.w, family.losses(eta, table.y)),

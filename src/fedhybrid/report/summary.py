@@ -72,22 +72,25 @@ def _head(fit: "Fit") -> str:
 
 
 def _coefficients(fit: "Fit", level: float) -> str:
-    percent = f"{100 * level:g} %"
+    """As wide as its numbers need; what is left of the line is for the names."""
     ratio = fit.family.ratio
-    wide = min(24 if not ratio else 18, max(10, *(len(name) for name in fit.names)))
-    columns = ["coef", "std err", fit.tvalues.name, "p", f"{percent} from", "to", *([ratio] if ratio else [])]
-    widths = [11, 9, 8, 8, 11, 10, *([11] if ratio else [])]
-    head = " " * wide + "".join(f"{name:>{width}}" for name, width in zip(columns, widths, strict=True))
-    lines = [head, "─" * WIDTH]
+    head = ["coef", "std err", fit.tvalues.name, "p", f"{100 * level:g} % from", "to", *([ratio] if ratio else [])]
     intervals = fit.conf_int(level).to_numpy()
     with np.errstate(over="ignore"):
         ratios = np.exp(fit.x)
-    rows = zip(fit.names, fit.x, fit.bse, fit.tvalues, fit.pvalues, intervals, ratios, strict=True)
-    for name, x, error, t, p, (lower, upper), exp in rows:
+    rows = [head]
+    for x, error, t, p, (lower, upper), exp in zip(fit.x, fit.bse, fit.tvalues, fit.pvalues, intervals, ratios, strict=True):
         cells = [f"{x:.5g}", _or_dash(error, ".4g"), _or_dash(t, ".3f"), p_value(p), _or_dash(lower, ".5g"), _or_dash(upper, ".5g")]
-        cells += [f"{exp:.4g}"] if ratio else []
+        rows.append([*cells, f"{exp:.4g}"] if ratio else cells)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    longest = max(10, *(len(name) for name in fit.names))
+    gap = next((gap for gap in (3, 2) if longest + sum(widths) + gap * len(widths) <= WIDTH), 1)
+    wide = max(10, min(longest, WIDTH - sum(widths) - gap * len(widths)))
+    lines = []
+    for name, cells in zip(["", *fit.names], rows, strict=True):
         shown = name if len(name) <= wide else name[: wide - 1] + "…"
-        lines.append(f"{shown:<{wide}}" + "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)))
+        lines.append(f"{shown:<{wide}}" + "".join(f"{cell:>{gap + width}}" for cell, width in zip(cells, widths, strict=True)))
+    lines.insert(1, "─" * WIDTH)
     return "\n".join([*lines, "─" * WIDTH])
 
 
@@ -97,13 +100,13 @@ def _or_dash(value: float, form: str) -> str:
 
 def _sites(fit: "Fit") -> str:
     events = any(not math.isnan(site.events) for site in fit.sites)
-    head = f"{'site':<24}{'rows':>9}{'gaps':>7}{'events' if events else '':>9}{'share of information':>22}  update"
+    head = f"{'site':<24}{'rows':>9}{'gaps':>7}{'events' if events else '':>9}{'information':>14}  update"
     lines = [head]
     for site, hidden in zip(fit.sites, withheld([site.rows for site in fit.sites], fit.min_rows), strict=True):
         counts = (site.rows, site.missing, site.events) if events else (site.rows, site.missing)
         cells = [*(few(count, site.rows, fit.min_rows, hidden) for count in counts), ""]
         share = "–" if hidden or math.isnan(site.share) else f"{100 * site.share:.1f} %"
-        lines.append(f"{site.site:<24.24}{cells[0]:>9}{cells[1]:>7}{cells[2]:>9}{share:>22}  {site.update}")
+        lines.append(f"{site.site:<24.24}{cells[0]:>9}{cells[1]:>7}{cells[2]:>9}{share:>14}  {site.update}")
     return "\n".join([*lines, "─" * WIDTH])
 
 
