@@ -9,9 +9,8 @@ def withheld(counts: Sequence[float], least: int) -> list[bool]:
     if not any(hidden):
         return hidden
     for place in sorted(range(len(counts)), key=lambda place: counts[place]):
-        together = [count for count, hides in zip(counts, hidden, strict=True) if hides]
-        if len(together) > 1 and sum(together) >= least:
-            break
+        if sum(count for count, hides in zip(counts, hidden, strict=True) if hides) >= least:
+            break  # so that more than one is behind it
         hidden[place] = True
     return hidden
 

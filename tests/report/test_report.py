@@ -211,6 +211,16 @@ def test_a_forest_is_drawn_to_scale(fits, kind):
     assert [*reference] == pytest.approx([start], abs=2e-3)
 
 
+def test_intervals_are_of_the_level_that_is_asked_for(fits, tmp_path):
+    fit = fits["binomial"]
+    fit.report(tmp_path / "report.html", level=0.5)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "50 % from" in text
+    assert "95 %" not in text.replace("95 %</td>", "")
+    for lower, upper in np.exp(fit.conf_int(0.5).to_numpy()[1:]):
+        assert f"({lower:.3g} to {upper:.3g})" in text
+
+
 def test_what_goes_on_beyond_a_forest_has_an_arrow(fits):
     fit = fits["gaussian"]
     wide, far = fit.covariance.copy(), fit.x.copy()
@@ -341,6 +351,15 @@ def test_axes_hold_their_values_and_have_few_different_ticks(exponent, start):
         if exponent >= -4:
             assert len({tick.label for tick in axis.ticks}) == len(axis.ticks)
     assert scales.linear([start, start]).holds(start)
+
+
+@pytest.mark.parametrize(("least", "most"), [(1e-300, 1.0), (1e-16, 3.0), (0.5, 0.6), (1e-9, 1e9), (2e5, 3e5)])
+def test_decades_hold_their_values_and_have_few_ticks(least, most):
+    axis = scales.decades([most, least])
+    assert axis.holds(math.log10(least))
+    assert axis.holds(math.log10(most))
+    assert 2 <= len(axis.ticks) <= 7
+    assert len({round(before.value - after.value) for before, after in itertools.pairwise(axis.ticks)}) == 1
 
 
 def test_labels_of_ratios_are_what_the_logarithms_stand_for():

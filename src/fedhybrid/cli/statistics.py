@@ -90,7 +90,7 @@ def fit(
         place = folder_of(out)
         fitted.to_json(place / RESULT)
         fitted.to_csv(place / COEFFICIENTS, level)
-        fitted.report(place / REPORT)
+        fitted.report(place / REPORT, level)
     if as_json:
         typer.echo(json.dumps(fitted.to_dict(), allow_nan=False, ensure_ascii=False))
     else:

@@ -309,11 +309,11 @@ class Fit:
     def __repr__(self) -> str:
         return f"<Fit: {self.family_name}, {len(self.names)} coefficients, {self.rows} rows at {len(self.sites)} sites, {self.status}>"
 
-    def report(self, path: str | Path) -> None:
+    def report(self, path: str | Path, level: float = 0.95) -> None:
         """Everything, as one HTML file to open in a browser; it needs no network."""
         from ..report.html import write_report
 
-        write_report(self, Path(path))
+        write_report(self, Path(path), level)
 
     def to_dict(self) -> dict[str, Any]:
         """In plain types, for JSON."""
