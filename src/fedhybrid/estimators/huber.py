@@ -32,8 +32,9 @@ from .base import STANDING, FederatedLinearModel, not_negative
 from .reading import Rows, numbers
 
 Array = Any
-FLOOR = 1e-8  # of σ₁: a smaller scale is told as that of rows that are fitted exactly
+FLOOR = 1e-8  # of σ₁: rows whose scale is smaller are told to be fitted exactly
 EXACT = "More rows than outliers are fitted exactly: the best scale is 0, and scale_ is the least one that was tried."
+TRIED = "{} scales were tried; trace, gradient_norm and curvature are those at the last."
 NO_BOUND = "No bound is known where the scale is fitted with the coefficients."
 
 
@@ -111,10 +112,10 @@ class Search:
         lower = upper = self._at(self._largest())
         floor = FLOOR * upper.sigma
         while lower.excess < 0 and self._goes_on():
-            if lower.sigma <= floor:
+            if lower.next <= floor:
                 self.exact = True
                 return lower
-            upper, lower = lower, self._at(max(floor, 0.5 * lower.next))
+            upper, lower = lower, self._at(0.5 * lower.next)
         if lower is not upper and self._goes_on():
             ends = {at.sigma: at.excess for at in (lower, upper)}
             xtol = max(0.01 * self.tol, 1e-13) * lower.sigma
@@ -171,6 +172,6 @@ class Search:
             error_bound=math.inf,
             error_bounds=None,
             rounds=self.rounds,
-            notes=(*found.notes, f"{len(self.seen)} scales were tried; trace, gradient_norm and curvature are those at the last.", *self.exact * (EXACT,)),
+            notes=(*found.notes, TRIED.format(len(self.seen)), *self.exact * (EXACT,)),
             **costs,
         )
