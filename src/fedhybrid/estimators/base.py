@@ -34,6 +34,8 @@ class FederatedLinearModel(BaseEstimator):
 
     __metadata_request__fit: ClassVar = {"sites": True}  # whoever routes metadata to a federated fit wants it to know the sites
 
+    coef_: Array
+    intercept_: Any  # a number; of a classifier an array
     fit_intercept: bool
     tol: float
     max_iter: int

@@ -24,7 +24,7 @@ from sklearn.base import RegressorMixin
 from .. import losses
 from ..fleet import Fleet
 from ..result import Result
-from ..scaling import standardised
+from ..scaling import Scaling, standardised
 from ..solve import solve
 from ..status import InvalidConfig, Status
 from ..validation import Site
@@ -99,7 +99,10 @@ class Search:
     """The σ at which mean min(t², ε²) = 1, by federated fits at others. What they cost is added up."""
 
     def __init__(self, fleet: Fleet, epsilon: float, *, tol: float, max_rounds: int, standardise: bool) -> None:
-        self.fleet, self.scaling = standardised(fleet) if standardise else (fleet, None)
+        self.fleet = fleet
+        self.scaling: Scaling | None = None
+        if standardise:
+            self.fleet, self.scaling = standardised(fleet)
         self.epsilon, self.tol, self.max_rounds = epsilon, tol, max_rounds
         self.seen: list[At] = []
         self.exact = False
