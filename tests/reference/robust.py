@@ -27,7 +27,8 @@ def huber_with_scale(X, y, w, *, epsilon, alpha):
         gradient = np.append(slopes, np.sum(w * (1.0 - np.minimum(t**2, epsilon**2))))
         moved = np.column_stack([A[inner], t[inner]]) * np.sqrt(w[inner])[:, None]
         hessian = 2.0 / sigma * moved.T @ moved + np.diag(np.append(2.0 * penalty, 0.0))
-        step = -np.linalg.solve(hessian, gradient)
+        damping = min(1.0, np.linalg.norm(gradient) / np.sum(w)) * np.trace(hessian) / len(hessian)  # 0 at the end: Newton's own steps
+        step = -np.linalg.solve(hessian + (1e-3 * damping + 1e-300) * np.eye(len(hessian)), gradient)
         length = 1.0
         while value(theta + length * step) > value(theta) * (1.0 + 1e-15) and length > 1e-12:
             length *= 0.5
