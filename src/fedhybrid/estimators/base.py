@@ -5,7 +5,7 @@ import numbers
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -32,8 +32,10 @@ LEAST_NORM = "Many coefficients fit equally well, as columns do not determine th
 class FederatedLinearModel(BaseEstimator):
     """A linear model on rows that several sites hold. Subclasses say which objective, in scikit-learn's parameters."""
 
-    __metadata_request__fit = {"sites": True}  # whoever routes metadata to a federated fit wants it to know the sites
+    __metadata_request__fit: ClassVar = {"sites": True}  # whoever routes metadata to a federated fit wants it to know the sites
 
+    coef_: Array
+    intercept_: Any  # a number; of a classifier an array
     fit_intercept: bool
     tol: float
     max_iter: int
@@ -114,6 +116,12 @@ class FederatedLinearModel(BaseEstimator):
 
 
 def not_negative(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= float(value) < math.inf:
         raise InvalidConfig(f"{name} must be a number, finite and not negative, not {value!r}.")
+    return float(value)
+
+
+def positive_or_infinite(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not float(value) > 0:
+        raise InvalidConfig(f"{name} must be a positive number, infinite for no penalty, not {value!r}.")
     return float(value)

@@ -1,7 +1,6 @@
 """Logistic regression, of two classes or several, with scikit-learn's objective and parameters."""
 
 import math
-import numbers
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,8 +12,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from .. import losses
 from ..problem import free_entries
 from ..result import Result
-from ..status import InvalidConfig, InvalidData
-from .base import FederatedLinearModel
+from ..status import InvalidData
+from .base import FederatedLinearModel, positive_or_infinite
 from .reading import Rows
 
 Array = Any
@@ -46,12 +45,11 @@ class FederatedLogisticRegression(ClassifierMixin, FederatedLinearModel):
         self.update = update
 
     def _fit(self, rows: Mapping[str, Rows], weight: float) -> Result:
-        if isinstance(self.C, bool) or not isinstance(self.C, numbers.Real) or not self.C > 0:
-            raise InvalidConfig(f"C must be a positive number, infinite for no penalty, not {self.C!r}.")
+        C = positive_or_infinite("C", self.C)
         sites = self._coded({name: each.weighing() for name, each in rows.items()})
         K = len(self.classes_)
         loss = losses.logistic if K == 2 else losses.softmax(classes=K)
-        fleet = self._fleet(sites, loss, 0.0 if math.isinf(self.C) else 1.0 / (self.C * weight))
+        fleet = self._fleet(sites, loss, 0.0 if math.isinf(C) else 1.0 / (C * weight))
         result = self._solve(fleet)
         if K == 2:
             self._keep(result.x)

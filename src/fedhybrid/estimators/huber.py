@@ -24,7 +24,7 @@ from sklearn.base import RegressorMixin
 from .. import losses
 from ..fleet import Fleet
 from ..result import Result
-from ..scaling import standardised
+from ..scaling import Scaling, standardised
 from ..solve import solve
 from ..status import InvalidConfig, Status
 from ..validation import Site
@@ -32,8 +32,9 @@ from .base import STANDING, FederatedLinearModel, not_negative
 from .reading import Rows, numbers
 
 Array = Any
-FLOOR = 1e-8  # of σ₁: a smaller scale is told as that of rows that are fitted exactly
+FLOOR = 1e-8  # of σ₁: rows whose scale is smaller are told to be fitted exactly
 EXACT = "More rows than outliers are fitted exactly: the best scale is 0, and scale_ is the least one that was tried."
+TRIED = "{} scales were tried; trace, gradient_norm and curvature are those at the last."
 NO_BOUND = "No bound is known where the scale is fitted with the coefficients."
 
 
@@ -98,7 +99,10 @@ class Search:
     """The σ at which mean min(t², ε²) = 1, by federated fits at others. What they cost is added up."""
 
     def __init__(self, fleet: Fleet, epsilon: float, *, tol: float, max_rounds: int, standardise: bool) -> None:
-        self.fleet, self.scaling = standardised(fleet) if standardise else (fleet, None)
+        self.fleet = fleet
+        self.scaling: Scaling | None = None
+        if standardise:
+            self.fleet, self.scaling = standardised(fleet)
         self.epsilon, self.tol, self.max_rounds = epsilon, tol, max_rounds
         self.seen: list[At] = []
         self.exact = False
@@ -111,10 +115,10 @@ class Search:
         lower = upper = self._at(self._largest())
         floor = FLOOR * upper.sigma
         while lower.excess < 0 and self._goes_on():
-            if lower.sigma <= floor:
+            if lower.next <= floor:
                 self.exact = True
                 return lower
-            upper, lower = lower, self._at(max(floor, 0.5 * lower.next))
+            upper, lower = lower, self._at(0.5 * lower.next)
         if lower is not upper and self._goes_on():
             ends = {at.sigma: at.excess for at in (lower, upper)}
             xtol = max(0.01 * self.tol, 1e-13) * lower.sigma
@@ -171,6 +175,6 @@ class Search:
             error_bound=math.inf,
             error_bounds=None,
             rounds=self.rounds,
-            notes=(*found.notes, f"{len(self.seen)} scales were tried; trace, gradient_norm and curvature are those at the last.", *self.exact * (EXACT,)),
+            notes=(*found.notes, TRIED.format(len(self.seen)), *self.exact * (EXACT,)),
             **costs,
         )

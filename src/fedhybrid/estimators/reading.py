@@ -50,7 +50,7 @@ def _is_pair(entry: Any) -> bool:
 def _one_table(estimator: BaseEstimator, X: Any, y: Any, sites: Any, sample_weight: Any) -> dict[str, Rows]:
     if y is None:
         raise InvalidData(
-            f"{type(estimator).__name__} requires y to be passed, but the target y is None. Give y, or as X a list with every site's (X, y)."
+            f"{type(estimator).__name__} requires y to be passed, but the target y is None. Give y, or as X a list of every site's (X, y)."
         )
     A, y = _table(estimator, X, y, first=True)
     w = _weights(sample_weight, len(y))
