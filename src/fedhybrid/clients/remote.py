@@ -27,7 +27,7 @@ from .base import Local, Meter, decoded
 
 Array = Any
 PIECE = 1 << 17  # floats of past questions in one message
-STILL_OF_USE = 16  # rounds for which a late answer is waited for
+STILL_OF_USE = 256  # rounds for which a late answer is waited for
 
 
 class Remote:
