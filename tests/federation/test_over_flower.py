@@ -32,7 +32,7 @@ def deployment(tmp_path_factory):
         yield deployment
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["plain", "secure"])
+@pytest.fixture(scope="module", params=[pytest.param(False, id="plain", marks=pytest.mark.faults), pytest.param(True, id="secure")])
 def run(request, deployment):
     """One run over Flower, and what was seen of it: at the sites before the masks, and at the server's link."""
     deployment.agree(sums=request.param)
