@@ -162,6 +162,15 @@ def test_changed_terms_are_shared_and_a_rotated_key_is_in_them(federation):
     assert "hospital-c" in run("server", federation, expect=2)
 
 
+def test_without_tls_the_commands_stay_on_this_machine(federation, tables):
+    said = run("server", federation, "--insecure", "--host", "0.0.0.0", expect=2)
+    assert "without TLS the server listens on this machine only" in said
+    change(federation, read_terms(federation / "federation.toml").address, "fl.example.org:9443")
+    run("federation", "share", federation)
+    said = run("site", federation / "hospital-a", "--insecure", "--data", tables / "hospital-a.csv", expect=2)
+    assert "without a CA certificate nothing is encrypted, which is allowed on this machine only" in said
+
+
 def test_without_flower_the_commands_say_what_to_install(federation):
     code = "import sys; sys.modules['flwr'] = None; from fedhybrid.cli import app; app()"
     for command in (["server", str(federation)], ["site", str(federation / "hospital-a")]):

@@ -158,7 +158,9 @@ def test_a_revoked_key_is_refused_while_the_server_runs(running):
 def test_no_key_at_all_is_refused(running):
     with client(running) as stranger:
         for path in PATHS:
-            assert stranger.post(path, content=b"").status_code == 401, path
+            answer = stranger.post(path, content=b"")
+            assert answer.status_code == 401, path
+            assert answer.json()["detail"] == "this request is not signed as it must be"
 
 
 def test_the_key_of_another_site_opens_nothing_without_its_private_half(running):
@@ -166,7 +168,8 @@ def test_the_key_of_another_site_opens_nothing_without_its_private_half(running)
     headers = signed(mine) | {"flwr-public-key": signed(theirs)["flwr-public-key"]}
     body = ActivateNodeRequest(public_key=keys.public_pem(theirs), heartbeat_interval=10.0).SerializeToString()
     with client(running) as stranger:
-        assert stranger.post("/v1/fleet/activate-node", content=body, headers=headers).status_code == 401
+        answer = stranger.post("/v1/fleet/activate-node", content=body, headers=headers)
+        assert (answer.status_code, answer.json()["detail"]) == (401, "this request is not signed as it must be")
         # Signed as it must be, for a node that is another's: the SuperLink refuses.
         assert stranger.post("/v1/fleet/activate-node", content=body, headers=signed(mine)).status_code == 401
 
@@ -176,7 +179,8 @@ def test_an_old_signature_is_refused(running):
     for minutes in (-6, 6):
         stamp = (datetime.datetime.now(datetime.UTC) + datetime.timedelta(minutes=minutes)).isoformat()
         with client(running) as replayer:
-            assert replayer.post("/v1/fleet/activate-node", headers=signed(key, stamp)).status_code == 401
+            answer = replayer.post("/v1/fleet/activate-node", headers=signed(key, stamp))
+            assert (answer.status_code, answer.json()["detail"]) == (401, "the clocks differ by more than five minutes")
 
 
 def test_a_stranger_with_the_certificate_of_the_authority_can_do_nothing(running, another):
@@ -213,11 +217,13 @@ def test_a_stranger_with_the_certificate_of_the_authority_can_do_nothing(running
             for method in ("POST", "GET"):
                 answer = raw(running, method, path, headers)
                 assert answer.startswith(b"HTTP/1.1 404 "), (path, answer[:100])
+                assert b"there is nothing here" in answer
     body = RegisterNodeFleetRequest(public_key=keys.public_pem(own)).SerializeToString()
     with client(running) as stranger:
         for path in PATHS:
             answer = stranger.post(path, content=body, headers=signed(own))
             assert (answer.status_code, answer.json()["code"]) == (403, 4403)
+            assert answer.json()["detail"] == "this key is not registered here"
     assert {node.node_id for node in running.server.run.get_nodes()} == nodes
 
 

@@ -1,8 +1,9 @@
 """Flower's message API: one bytes value each way, in a ConfigRecord.
 
+A site has one question at a time: a newer one goes out when the one before is answered, so that nothing piles up at a site that is slow.
 A question is sent again when its site has connected anew since, for then it may be lost; also after a long silence. So a site may be
-asked twice, and answers the second time from what it has stored. Answers are matched by the question's message id alone: Flower's own
-error replies have the SuperLink as their source.
+asked twice, and answers the second time from what it has stored; an answer to any copy counts. Answers are matched by the question's
+message id alone: Flower's own error replies have the SuperLink as their source.
 """
 
 import logging
@@ -48,14 +49,30 @@ def client_app(answer: Answer) -> ClientApp:
 
 
 @dataclass
-class Question:
-    """What a site was asked last, and to which of its connections (node, time of its activation) it went."""
+class Post:
+    """What a site is asked, and what it has been sent."""
 
-    data: bytes
+    question: bytes | None = None  # the newest; None when it is answered
+    sent: bytes | None = None  # the last that went out, and to which of the site's connections (node, time of its activation)
     went_to: tuple[int, str] | None = None
-    sent: float = 0.0
+    when: float = 0.0
     silence: float = SILENCE
-    ids: set[str] = field(default_factory=set)
+    flying: dict[str, bytes] = field(default_factory=dict)  # by message id: what may still be answered, in the order in which it went out
+
+    def due(self, node: tuple[int, str], now: float) -> bool:
+        if self.question is None:
+            return False
+        free = not self.flying and self.sent != self.question
+        if not free and self.went_to == node and now - self.when <= self.silence:
+            return False
+        self.silence = 2 * self.silence if not free and self.went_to == node else SILENCE
+        return True
+
+    def answered(self, question: bytes, later: dict[str, bytes]) -> None:
+        """Forget its other copies, and what went out before it: sites answer in that order."""
+        self.flying = {message_id: other for message_id, other in later.items() if other != question}
+        if question == self.question:
+            self.question = self.sent = None
 
 
 class GridLink:
@@ -73,7 +90,7 @@ class GridLink:
     ) -> None:
         self.grid, self.names, self._sent, self._wait = grid, dict(names), sent, wait
         self.refused: dict[str, int] = {}  # replies that were an error or not of the agreed form, by site
-        self._open: dict[str, Question] = {}
+        self._posts: dict[str, Post] = {}
         self._nodes: dict[str, tuple[int, str]] = {}
         self._called = 0.0
 
@@ -81,7 +98,11 @@ class GridLink:
         for site in messages:
             if site not in self.names.values():
                 raise KeyError(f"there is no registered site {site!r}")
-        self._open.update({site: Question(bytes(data)) for site, data in messages.items()})
+        for site, data in messages.items():
+            post = self._posts.setdefault(site, Post())
+            if not post.flying:
+                post.sent = None  # asked once more after an error, say
+            post.question = bytes(data)
         try:
             self._send()
         except ConnectionError:
@@ -110,7 +131,7 @@ class GridLink:
         return frozenset(self._nodes)
 
     def close(self) -> None:
-        self._open.clear()
+        self._posts.clear()
 
     def _roll_call(self) -> None:
         if time.monotonic() - self._called >= ROLL_CALL:
@@ -120,33 +141,34 @@ class GridLink:
             self._called = time.monotonic()
 
     def _send(self) -> None:
-        if any(not question.ids for question in self._open.values()) or time.monotonic() - self._called >= ROLL_CALL:
-            self._roll_call()
+        self._roll_call()
         now, due = time.monotonic(), []
-        for site, question in self._open.items():
+        for site, post in self._posts.items():
             node = self._nodes.get(site)
-            silent = now - question.sent > question.silence
-            if node is not None and (silent or question.went_to != node):
-                question.silence = 2 * question.silence if question.went_to == node else SILENCE
-                if question.went_to is not None and question.went_to[0] != node[0]:
-                    question.ids.clear()  # another SuperLink, which does not know them
-                question.went_to, question.sent = node, now
-                due.append((question, Message(packed(question.data), node[0], f"query.{ACTION}", ttl=LIFE)))
+            if node is None or not post.due(node, now):
+                continue
+            if post.went_to is not None and post.went_to[0] != node[0]:
+                post.flying.clear()  # another SuperLink, which does not know them
+            assert post.question is not None
+            post.sent, post.went_to, post.when = post.question, node, now
+            due.append((post, Message(packed(post.question), node[0], f"query.{ACTION}", ttl=LIFE)))
         if due:
-            for (question, _), message_id in zip(due, self.grid.push_messages([message for _, message in due]), strict=True):
-                if message_id:
-                    question.ids.add(message_id)
+            for (post, _), message_id in zip(due, self.grid.push_messages([message for _, message in due]), strict=True):
+                if message_id and post.sent is not None:
+                    post.flying[message_id] = post.sent
                 else:  # the node is no longer there
-                    question.went_to = None
+                    post.went_to = None
             self._sent()
 
     def _answers(self) -> Iterable[tuple[str, bytes]]:
-        asked = {message_id: site for site, question in self._open.items() for message_id in question.ids}
-        for reply in self.grid.pull_messages(asked) if asked else ():
-            site = asked.get(reply.metadata.reply_to_message_id)
-            if site is None or site not in self._open:  # the answer to the same question came twice
+        asked = {message_id: site for site, post in self._posts.items() for message_id in post.flying}
+        replies = {reply.metadata.reply_to_message_id: reply for reply in (self.grid.pull_messages(asked) if asked else ())}
+        for message_id, site in asked.items():
+            post = self._posts[site]
+            if message_id not in replies or message_id not in post.flying:  # a copy of what has been answered
                 continue
-            self._open[site].ids.discard(reply.metadata.reply_to_message_id)
+            reply, flying = replies[message_id], list(post.flying.items())
+            question = post.flying.pop(message_id)
             try:
                 if reply.has_error():
                     raise ValueError(f"error {reply.error.code}: {reply.error.reason}")
@@ -155,11 +177,11 @@ class GridLink:
                 self.refused[site] = self.refused.get(site, 0) + 1
                 log.warning("%s did not answer: %s", site, error)
                 continue  # it is asked again when it connects anew, or after a silence
-            del self._open[site]
+            post.answered(question, dict(flying[flying.index((message_id, question)) + 1 :]))
             yield site, data
 
     def _forget(self) -> None:
         self._called = 0.0
-        for question in self._open.values():
-            question.ids.clear()
-            question.went_to = None
+        for post in self._posts.values():
+            post.flying.clear()
+            post.went_to = None

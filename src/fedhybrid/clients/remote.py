@@ -28,7 +28,7 @@ from .base import Local, Meter, decoded
 Array = Any
 PIECE = 1 << 17  # floats of past questions in one message
 NOISE = 3  # floats that say how private a site is
-STILL_OF_USE = 16  # rounds for which a late answer is waited for
+STILL_OF_USE = 256  # rounds for which a late answer is waited for
 
 
 class Remote:

@@ -1,7 +1,7 @@
 """One question to all sites, and their answers: sent again where that may help, checked, and waited for no longer than was agreed."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from .terms import Rounds
 RESEND = 60.0  # seconds after which a site is asked once more; a link itself repeats what a lost connection took with it
 GRACE = 0.1  # a site that was late in the last round is given this part of the deadline in the next
 PULL = 0.5
+NOTHING = np.zeros(0)
 FINAL = ("terms", "sites", "rows", "run")  # reasons to refuse that asking again will not change
 
 
@@ -42,6 +43,8 @@ class Exchange:
     def __init__(self, link: Link, rounds: Rounds, names: tuple[str, ...], events: Events) -> None:
         self.link, self.rounds, self.names, self.events = link, rounds, names, events
         self.open: dict[str, Open] = {}
+        self.sent: dict[str, bytes] = {}  # what every site is asked now
+        self.recovering: dict[str, list[Question]] = {}  # past questions that a site is asked before that, one after the other
         self.strikes = dict.fromkeys(names, 0)
         self.memories: dict[str, str] = {}
         self.late: frozenset[str] = frozenset()  # who missed the last round that did not wait
@@ -67,24 +70,26 @@ class Exchange:
         data = seal_question(question)
         asked = digest(data)
         self.latest = asked
-        self.open = {key: self.open[key] for key in also if key in self.open} | {asked: Open(question, floats, usable)}
+        late = {key: self.open[key] for key in also if key in self.open}
+        self.open = late | {asked: Open(question._replace(body=NOTHING), floats, usable)}
+        self.sent = dict.fromkeys(self.names, data)
         waiting, found = set(self.names), dict[str, tuple[int, np.ndarray]]()
         began = pushed = time.monotonic()
-        self._push(dict.fromkeys(waiting, data))
+        self._push(waiting)
         while waiting:
             spent = time.monotonic() - began
             if spent >= self._limit(waiting, bridged):
                 break
             if time.monotonic() - pushed >= RESEND:
                 pushed = time.monotonic()
-                self._push(dict.fromkeys(waiting, data))
+                self._push(waiting)
                 self.events.tell("waiting", round=question.round, sites=sorted(waiting), seconds=round(spent, 1))
             for name, raw in self.link.pull(min(PULL, max(0.0, self._limit(waiting, bridged) - spent))):
                 answer = self._read(name, raw)
                 if answer is None:
                     continue
                 if answer.refused:
-                    self._on_refusal(answer, data, recover)
+                    self._on_refusal(answer, recover)
                     continue
                 if name in found and found[name][0] >= answer.round:
                     self.events.tell("duplicate", site=name, round=answer.round)
@@ -103,7 +108,10 @@ class Exchange:
             return self.rounds.deadline * (GRACE if waiting <= self.late else 1.0)
         return self.rounds.deadline if self.rounds.absent == "abort" else max(self.rounds.patience, self.rounds.deadline)
 
-    def _push(self, messages: Mapping[str, bytes]) -> None:
+    def _push(self, names: Iterable[str]) -> None:
+        """Ask these what they are to answer next."""
+        past = {name: seal_question(questions[0]) for name, questions in self.recovering.items()}
+        messages = {name: past.get(name) or self.sent[name] for name in names}
         self.bytes_down += sum(map(len, messages.values()))
         self.link.push(dict(sorted(messages.items())))
 
@@ -126,11 +134,13 @@ class Exchange:
             self.events.tell("stranger", site=name)
             return None
         try:
-            answer = read_answer(raw, {key: each.floats for key, each in self.open.items()})
+            past = self.recovering.get(name, [])[:1]
+            known = self.open | {digest(seal_question(each)): Open(each, 0, lambda row: "") for each in past}
+            answer = read_answer(raw, {key: each.floats for key, each in known.items()})
             if answer is None:
                 self.events.tell("stale", site=name)
                 return None
-            each = self.open[answer.question]
+            each = known[answer.question]
             if (answer.run, answer.epoch, answer.round) != each.question[2:5]:
                 raise Refused("question", "does not belong to the round of its question.")
             if answer.site != name:
@@ -143,7 +153,18 @@ class Exchange:
         if answer.memory and self.memories.setdefault(name, answer.memory) != answer.memory:
             self.memories[name] = answer.memory
             self.events.tell("new state", site=name, round=answer.round)
+        if answer.question not in self.open and not answer.refused:
+            self._go_on(name)
+            return None
         return answer
+
+    def _go_on(self, name: str) -> None:
+        """A site has answered a past question: the next one, or what it is asked now."""
+        self.recovering[name].pop(0)
+        if not self.recovering[name]:
+            del self.recovering[name]
+        if name in self.recovering or name in self.sent:
+            self._push([name])
 
     def _strike(self, name: str, why: str) -> None:
         self.strikes[name] += 1
@@ -151,8 +172,10 @@ class Exchange:
         if self.strikes[name] >= self.rounds.strikes:
             raise Gone({name}, f"{name} was put out after {self.strikes[name]} replies that could not be used; the last one {why}")
 
-    def _on_refusal(self, answer: Answer, data: bytes, recover: Callable[[str], list[Question]] | None) -> None:
+    def _on_refusal(self, answer: Answer, recover: Callable[[str], list[Question]] | None) -> None:
         name, code = answer.site, answer.refused
+        if code in ("lost", "old") and name in self.recovering and answer.question in self.open:
+            return  # a copy of what it could not answer, and will be asked again
         self.events.tell("refused", site=name, why=answer.message, code=code)
         if code == "budget":
             raise BudgetSpent(f"{name} {answer.message}")
@@ -160,8 +183,7 @@ class Exchange:
             raise QuorumLost(f"{name} {answer.message}")
         if code in ("lost", "old") and recover is not None:
             self.events.tell("state lost", site=name, round=answer.round)
-            for question in recover(name):
-                self.link.push({name: seal_question(question)})
-            self.link.push({name: data})
+            self.recovering[name] = recover(name)
+            self._push([name])
             return
         self._strike(name, answer.message)

@@ -52,7 +52,6 @@ class SumExchange(Exchange):
         super().__init__(link, rounds, agreement.names, events)
         self.agreement, self.kept = agreement, kept
         self.done: tuple[int, Summed] | None = None  # the last round of changes, which cannot be asked again
-        self.sent: dict[str, bytes] = {}
         self.recover: Recover | None = None
         self.server = self._restored()
 
@@ -201,7 +200,7 @@ class SumExchange(Exchange):
                 break
             if time.monotonic() - pushed >= RESEND:
                 pushed = time.monotonic()
-                self._push({name: self.sent[name] for name in waiting})
+                self._push(waiting)
             for name, raw in self.link.pull(min(PULL, max(0.0, limit(waiting) - spent))):
                 if self._take(name, raw) == kind:
                     waiting.discard(name)
@@ -214,7 +213,7 @@ class SumExchange(Exchange):
             return None
         if answer.refused:
             if name in self.sent:
-                self._on_refusal(answer, self.sent[name], self.recover)
+                self._on_refusal(answer, self.recover)
             return None
         try:
             received = self.server.receive(name, answer.body.tobytes())
