@@ -261,7 +261,7 @@ class SumExchange(Exchange):
 
     def _restored(self) -> SecureServer:
         data = self.kept.load()
-        if not data:
+        if not data and not self.kept.path.exists():
             return SecureServer(self.agreement)
         try:
             header, body = unseal(data, KEPT)
