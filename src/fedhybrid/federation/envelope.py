@@ -71,11 +71,15 @@ def digest(data: bytes) -> str:
 
 
 def seal(header: Mapping[str, Any], body: bytes) -> bytes:
-    text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
+    text = _written(header)
     if len(text) > LARGEST_HEADER:
         raise Refused("question", f"a header of {len(text)} bytes; {LARGEST_HEADER} is the most.")
     data = b"".join((PREAMBLE.pack(MAGIC, VERSION, len(text), len(body)), text, body))
     return data + hashlib.sha256(data).digest()
+
+
+def _written(header: Mapping[str, Any]) -> bytes:
+    return json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
 
 
 def unseal(data: Any, schema: Mapping[str, type]) -> tuple[dict[str, Any], bytes]:
@@ -92,8 +96,11 @@ def unseal(data: Any, schema: Mapping[str, type]) -> tuple[dict[str, Any], bytes
     if hashlib.sha256(memoryview(data)[:-TRAILER]).digest() != data[-TRAILER:]:
         raise Refused("question", "was damaged on the way: its SHA-256 does not match.")
     body = data[PREAMBLE.size + header_length : -TRAILER]
+    text = data[PREAMBLE.size :][:header_length]
     try:
-        header = json.loads(data[PREAMBLE.size :][:header_length])
+        header = json.loads(text)
+        if _written(header) != text:  # a key twice, UTF-16, …: there is one way to write it
+            raise ValueError
     except (ValueError, RecursionError):
         raise Refused("question", "has a header that cannot be read.") from None
     if not isinstance(header, dict) or set(header) != set(schema):
