@@ -293,7 +293,8 @@ def test_a_site_answers_no_question_in_the_open_and_no_sum_over_fewer(tmp_path):
     federation = Federation(tmp_path, terms_of(secure=True))
     site, agreed = federation.sites["a"], federation.terms.digest()
     for kind in ("census", "ask", "keys"):
-        question = Question(kind, agreed, "run", 0, 0, (0,), NAMES, np.zeros(0))
+        since = (0, 0, 0, 0) if kind == "ask" else ()
+        question = Question(kind, agreed, "run", 0, 0, (0,), NAMES, np.zeros(0), since)
         assert "secure sums only" in refusal(site, question)
     assert "without some of the sites" in refusal(site, Question("census", agreed, "run", 0, 0, (0,), NAMES[:3], np.zeros(0)))
 
