@@ -224,7 +224,7 @@ def wrong_questions(data, question, rng):
             yield f"run {run[:9]!r}", malformed.changed(data, run=run)
 
 
-def wrong_masked_questions(data, rng, earlier):
+def wrong_masked_questions(data, rng, earlier, answered):
     _, _, body = malformed.taken_apart(data)
     inner, message = read_masked(data)
     yield from malformed.damaged(data, rng)
@@ -238,8 +238,8 @@ def wrong_masked_questions(data, rng, earlier):
     for what, other in spoilt(message, rng, end):
         yield f"within: {what}", seal_masked(inner, other)
     rounds = [both for both in map(read_masked, earlier) if both[1][4] == Kind.ROUND]
-    for asked, past in rounds[-6:-1] if message[4] == Kind.ROUND else ():  # the last one is answered again, with the same bytes
-        if asked != inner:
+    for asked, past in rounds[-5:] if message[4] == Kind.ROUND else ():
+        if asked != inner and past != answered:  # that one is answered again, with the same bytes
             yield "another question's masks", seal_masked(inner, past)
 
 
@@ -255,7 +255,9 @@ class Asked:
     def answer(self, name, message):
         masked = read_masked(message)
         if masked is not None:
-            cases = list(wrong_masked_questions(message, self.rng, self.earlier[name]))
+            vault = self.federation.sites[name].vault
+            answered = b"" if vault is None else vault.site.asked
+            cases = list(wrong_masked_questions(message, self.rng, self.earlier[name], answered))
             self.earlier[name].append(message)
         else:
             if read_ending(message) is not None:  # which has tests of its own
