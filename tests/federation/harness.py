@@ -1,6 +1,8 @@
 """Federations in one process: the very bytes of a deployment, with whatever goes wrong on the way between."""
 
 import functools
+import hashlib
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 import fedhybrid as fh
+from fedhybrid import checkpoint
 from fedhybrid.federation.link import Loopback
 from fedhybrid.federation.server import serve
 from fedhybrid.federation.site import Rules, Site
@@ -91,6 +94,36 @@ class Federation:
 
     def _answer(self, name):
         return lambda message: self.answer(name, message)
+
+
+def digest_of(result, folder=None):
+    """One number for a run: the way of x0, the answer, and what every site has kept of its last reply and of its state.
+
+    folder    the sites' folders of state lie in it, each of its site's name; None: the result alone
+    """
+    seen = hashlib.sha256()
+    for array in (result.trace.x0, result.x, result.trace.rounds, result.trace.residual):
+        seen.update(np.ascontiguousarray(array, dtype=np.float64).tobytes())
+    for name in result.names if folder is not None else ():
+        current = max((Path(folder) / name).glob(f"*/{checkpoint.CURRENT}"), key=lambda file: file.stat().st_mtime_ns)
+        _, scalars, arrays = _stored(current)
+        seen.update(f"{name} {scalars['round']}".encode())
+        for key in sorted(arrays):
+            seen.update(f"{key} {arrays[key].dtype.str}".encode() + arrays[key].tobytes())
+    return seen.hexdigest()
+
+
+def _stored(path):
+    """A checkpoint as it is in the file, whosever it is."""
+    data = path.read_bytes()
+    *_, header, body = checkpoint.PREAMBLE.unpack(data[: checkpoint.PREAMBLE.size])
+    text, rest = data[checkpoint.PREAMBLE.size :][:header], data[checkpoint.PREAMBLE.size + header :][:body]
+    identity, scalars, listed = json.loads(text)
+    arrays, at = {}, 0
+    for name, dtype, shape in listed:
+        arrays[name] = np.frombuffer(rest, dtype, int(np.prod(shape, dtype=int)), at).reshape(shape)
+        at += arrays[name].nbytes
+    return dict(identity), dict(scalars), arrays
 
 
 class Faulty(Loopback):

@@ -16,6 +16,7 @@ from harness import NAMES, Faulty, Federation, identity, pooled, rows_of, terms_
 from samples import same_bits
 
 import fedhybrid as fh
+from fedhybrid.algorithms.base import residual_of
 from fedhybrid.federation import exchange, journal, kept
 from fedhybrid.federation.envelope import ANSWER, Question, digest, read_answer, read_masked, read_question, seal_question, unseal
 from fedhybrid.federation.simulate import simulate
@@ -293,7 +294,8 @@ def test_a_site_answers_no_question_in_the_open_and_no_sum_over_fewer(tmp_path):
     federation = Federation(tmp_path, terms_of(secure=True))
     site, agreed = federation.sites["a"], federation.terms.digest()
     for kind in ("census", "ask", "keys"):
-        question = Question(kind, agreed, "run", 0, 0, (0,), NAMES, np.zeros(0))
+        since = (0, 0, 0, 0) if kind == "ask" else ()
+        question = Question(kind, agreed, "run", 0, 0, (0,), NAMES, np.zeros(0), since)
         assert "secure sums only" in refusal(site, question)
     assert "without some of the sites" in refusal(site, Question("census", agreed, "run", 0, 0, (0,), NAMES[:3], np.zeros(0)))
 
@@ -304,3 +306,10 @@ def test_a_key_that_is_not_the_agreed_one_is_refused(tmp_path):
         Site(terms, Rules("a", tmp_path, state=tmp_path), rows_of()["a"], identity("b"))
     with pytest.raises(fh.InvalidConfig, match="need the site's private key"):
         Site(terms, Rules("a", tmp_path, state=tmp_path), rows_of()["a"])
+
+
+def test_a_sum_of_squares_that_rounding_has_left_below_zero_is_a_residual_all_the_same():
+    with scope():
+        assert float(residual_of(4, 2.0, np.float64(-1e-12), np.float64(-1e-12))) == 0.0
+        assert float(residual_of(4, 2.0, np.float64(9.0), np.float64(-1e-12))) == 24.0
+        assert np.isnan(float(residual_of(4, 2.0, np.float64(np.nan), np.float64(1.0))))

@@ -51,7 +51,7 @@ from .. import linalg
 from ..clients.base import Client, Clients
 from ..curvature import Derived, Diagonal, Gradient, Newton, may_bend_down
 from ..problem import GLM, Quadratic
-from .base import Array, Vec, number
+from .base import Array, Vec, number, residual_of
 
 LANCZOS = 24
 FIRST_LOOK = 4  # steps after which curvatures are measured again
@@ -247,7 +247,7 @@ class Step:
         local, (x0, disagreement, stationarity) = clients.mean(
             self.update, state.local, state.x0, stale=True, implied=lambda up: state.mu * (up[0] - state.x0)
         )
-        residual = clients.n * (jnp.sqrt(stationarity) + state.mu * jnp.sqrt(disagreement))
+        residual = residual_of(clients.n, state.mu, disagreement, stationarity)
         after = state._replace(x0=x0, local=local, residual=residual, steps=state.steps + 1)
         return clients.cond(after.steps >= state.look, lambda state: _look(clients, state), lambda state: state, after)
 

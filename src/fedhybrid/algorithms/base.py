@@ -86,3 +86,8 @@ def with_durable_leaves(state: Any, saved: list[np.ndarray]) -> Any:
     leaves, structure = jax.tree.flatten(state, is_leaf=_is_derived)
     rest = iter(saved)
     return jax.tree.unflatten(structure, [leaf if _is_derived(leaf) else jnp.asarray(next(rest)) for leaf in leaves])
+
+
+def residual_of(n: int, mu: Array, disagreement: Array, stationarity: Array) -> Array:
+    """From the means of squares. What a server has of them by secure sums of rounded changes may lie a little below zero."""
+    return n * (jnp.sqrt(jnp.maximum(stationarity, 0.0)) + mu * jnp.sqrt(jnp.maximum(disagreement, 0.0)))

@@ -24,7 +24,7 @@ from ..clients.base import Client, Clients
 from ..curvature import Derived
 from ..status import InvalidConfig, refuse_unknown_keywords
 from . import automatic, sampled
-from .base import Algorithm, Array, Spec, Vec, number
+from .base import Algorithm, Array, Spec, Vec, number, residual_of
 
 
 class Local(NamedTuple):
@@ -65,8 +65,7 @@ def step(clients: Clients, state: FedHybridState) -> FedHybridState:
         return state.mu * (up[0] - state.x0)
 
     local, (x0, disagreement, stationarity) = clients.mean(update, state.local, state.x0, stale=True, implied=implied)
-    residual = clients.n * (jnp.sqrt(stationarity) + state.mu * jnp.sqrt(disagreement))
-    return FedHybridState(x0, local, residual, state.mu)
+    return FedHybridState(x0, local, residual_of(clients.n, state.mu, disagreement, stationarity), state.mu)
 
 
 @refuse_unknown_keywords

@@ -22,7 +22,7 @@ from ..curvature import Derived
 from ..problem import GLM
 from ..status import InvalidConfig
 from . import automatic
-from .base import Array, Vec
+from .base import Array, Vec, residual_of
 
 REFRESH = 10
 
@@ -93,5 +93,5 @@ class Step:
 
     def __call__(self, clients: Clients, state: Any) -> Any:
         local, (x0, disagreement, stationarity) = clients.mean(self.update, state.local, state.x0, stale=True)
-        residual = clients.n * (jnp.sqrt(stationarity) + state.mu * jnp.sqrt(disagreement))
+        residual = residual_of(clients.n, state.mu, disagreement, stationarity)
         return state._replace(x0=x0, local=local, residual=residual)

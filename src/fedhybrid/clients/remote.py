@@ -48,6 +48,7 @@ class Remote:
         self.recorded: Iterator[Record] = iter(journal.records)
         self.begun = np.zeros(0)
         self.asked: list[tuple[int, np.ndarray, frozenset[str]]] = []  # number, body and who took part, of every round
+        self.since = dict.fromkeys(self.names, 0)  # the last round in which each took part
         self.last: dict[str, tuple[int, np.ndarray]] = {}  # round and reply that may stand in
         self.digests: list[str] = []  # of the last few questions
 
@@ -66,7 +67,9 @@ class Remote:
             self.total_weight, self.row_norm = float(weight), float(np.sqrt(squares))
             if not self.total_weight > 0:
                 raise InvalidConfig("no site has a row (of positive weight).")
-            self.journal.add({"kind": "census", "run": self.run, "epoch": epoch}, np.array([self.total_weight, self.row_norm]))
+            self.journal.add(
+                {"kind": "census", "run": self.run, "epoch": epoch, "terms": self.agreed}, np.array([self.total_weight, self.row_norm])
+            )
         else:
             self.total_weight, self.row_norm = record.rows.tolist()
 
@@ -99,6 +102,7 @@ class Remote:
         self.round += 1
         answered, here, total = self._total(number, body, up, stale, self._check(up, implied))
         self.asked.append((number, body, here))
+        self.since |= dict.fromkeys(here, self.round)
         mean = jax.tree.map(lambda leaf: leaf / self.n, total)
         self.away = self.n - len(here)
         meter = local.meter
@@ -144,10 +148,10 @@ class Remote:
 
     # ── the sites' side ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _question(self, kind: str, number: int, body: np.ndarray | None = None, round: int | None = None, numbers: tuple = ()) -> Question:
-        asked = self.round if round is None else round
+    def _question(self, kind: str, number: int, body: np.ndarray | None = None) -> Question:
         body = np.zeros(0) if body is None else body
-        return Question(kind, self.agreed, self.run, self.epoch, asked, numbers or (number,), self.names, body)
+        since = tuple(self.since.values()) if kind == "ask" else ()
+        return Question(kind, self.agreed, self.run, self.epoch, self.round, (number,), self.names, body, since)
 
     def _total(self, number: int, body: np.ndarray, up: Any, stale: bool, wrong: Callable) -> tuple[int, frozenset[str], Any]:
         """How many answered, who of them in this round, and the sum over all sites."""
@@ -175,7 +179,11 @@ class Remote:
 
     def _read(self, record: Record, floats: int) -> dict[str, tuple[int, np.ndarray]]:
         """The same, from the record of a run that ended too soon."""
-        if record.header.get("kind") != "round" or record.header["round"] != self.round:
+        if (
+            record.header.get("kind") != "round"
+            or record.header["round"] != self.round
+            or len(record.rows) != len(record.header["who"]) * floats
+        ):
             raise CheckpointError(f"{self.journal.path} is of another run: its round {self.round} is not this one's.")
         rows = record.rows.reshape(len(record.header["who"]), floats)
         return {self.names[k]: (round, row) for (k, round), row in zip(record.header["who"], rows, strict=True)}
@@ -195,10 +203,14 @@ class Remote:
 
     def _recovery(self, name: str) -> list[Question]:
         """The questions that lead a site from nothing to the state that it had before this round."""
-        questions = [self._question("start", 0, self.begun, round=0)]
+
+        def past(kind: str, round: int, numbers: list[int], body: np.ndarray, since: tuple[int, ...]) -> Question:
+            return Question(kind, self.agreed, self.run, self.epoch, round, tuple(numbers), self.names, body, since)
+
+        questions = [past("start", 0, [0], self.begun, ())]
         numbers: list[int] = []
         bodies: list[np.ndarray] = []
-        last = 0
+        given = last = 0  # rounds: what it has by the questions so far, and with those that are being gathered
         for k, (number, body, who) in enumerate(self.asked, 1):
             if name in who:
                 numbers.append(number)
@@ -206,8 +218,9 @@ class Remote:
                 last = k
             full = sum(len(body) for body in bodies) > PIECE or len(numbers) > 4096
             if numbers and (full or k == len(self.asked)):
-                questions.append(self._question("again", 0, np.concatenate(bodies), round=last, numbers=tuple(numbers)))
-                numbers, bodies = [], []
+                since = tuple(given if site == name else 0 for site in self.names)
+                questions.append(past("again", last, numbers, np.concatenate(bodies), since))
+                numbers, bodies, given = [], [], last
         return questions
 
 

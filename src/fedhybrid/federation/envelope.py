@@ -23,6 +23,7 @@ MASKED = {"question": int}  # how many of the body's bytes are the question; the
 BYTES = -1  # in place of a number of floats: the body is no row
 MAGIC, VERSION, PREAMBLE, TRAILER = b"FedHybMs", 1, struct.Struct("<8sIIQ"), 32
 LARGEST_HEADER = 1 << 16
+LONGEST_MESSAGE = 1000
 KINDS = ("census", "start", "ask", "again", "keys")
 
 
@@ -45,6 +46,7 @@ class Question(NamedTuple):
     numbers: tuple[int, ...]  # which of the protocol's questions; several where past ones are asked again
     sites: tuple[str, ...]  # who takes part
     body: np.ndarray
+    since: tuple[int, ...] = ()  # of every site, the last round in which it took part: its state must not be an older one
 
 
 class Answer(NamedTuple):
@@ -60,7 +62,7 @@ class Answer(NamedTuple):
 
 
 CODES = ("terms", "old", "lost", "sites", "rows", "question", "run", "failed", "range", "budget")
-QUESTION = {"kind": str, "terms": str, "run": str, "epoch": int, "round": int, "numbers": list, "sites": list}
+QUESTION = {"kind": str, "terms": str, "run": str, "epoch": int, "round": int, "numbers": list, "sites": list, "since": list}
 ANSWER = {"run": str, "epoch": int, "round": int, "question": str, "site": str, "memory": str, "refused": str, "message": str}
 
 
@@ -69,11 +71,15 @@ def digest(data: bytes) -> str:
 
 
 def seal(header: Mapping[str, Any], body: bytes) -> bytes:
-    text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
+    text = _written(header)
     if len(text) > LARGEST_HEADER:
         raise Refused("question", f"a header of {len(text)} bytes; {LARGEST_HEADER} is the most.")
     data = b"".join((PREAMBLE.pack(MAGIC, VERSION, len(text), len(body)), text, body))
     return data + hashlib.sha256(data).digest()
+
+
+def _written(header: Mapping[str, Any]) -> bytes:
+    return json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
 
 
 def unseal(data: Any, schema: Mapping[str, type]) -> tuple[dict[str, Any], bytes]:
@@ -90,8 +96,11 @@ def unseal(data: Any, schema: Mapping[str, type]) -> tuple[dict[str, Any], bytes
     if hashlib.sha256(memoryview(data)[:-TRAILER]).digest() != data[-TRAILER:]:
         raise Refused("question", "was damaged on the way: its SHA-256 does not match.")
     body = data[PREAMBLE.size + header_length : -TRAILER]
+    text = data[PREAMBLE.size :][:header_length]
     try:
-        header = json.loads(data[PREAMBLE.size :][:header_length])
+        header = json.loads(text)
+        if _written(header) != text:  # a key twice, UTF-16, …: there is one way to write it
+            raise ValueError
     except (ValueError, RecursionError):
         raise Refused("question", "has a header that cannot be read.") from None
     if not isinstance(header, dict) or set(header) != set(schema):
@@ -113,19 +122,25 @@ def read_floats(body: bytes) -> np.ndarray:
 def seal_question(question: Question) -> bytes:
     header = question._asdict()
     del header["body"]
-    return seal(header | {"numbers": list(question.numbers), "sites": list(question.sites)}, question.body.astype("<f8").tobytes())
+    lists = {name: list(header[name]) for name in ("numbers", "sites", "since")}
+    return seal(header | lists, question.body.astype("<f8").tobytes())
 
 
 def read_question(data: Any) -> Question:
     header, body = unseal(data, QUESTION)
     if header["kind"] not in KINDS:
         raise Refused("question", "is of a kind that is not known.")
-    if not all(type(k) is int and 0 <= k < 2**31 for k in header["numbers"]):
+    if not all(type(k) is int and 0 <= k < 2**31 for k in header["numbers"] + header["since"]):
         raise Refused("question", "has numbers that are none.")
-    if not all(type(name) is str for name in header["sites"]):
-        raise Refused("question", "has sites that are no names.")
-    numbers, sites = tuple(header.pop("numbers")), tuple(header.pop("sites"))
-    return Question(**header, numbers=numbers, sites=sites, body=read_floats(body))
+    if not all(type(name) is str for name in header["sites"]) or len(set(header["sites"])) < len(header["sites"]):
+        raise Refused("question", "has sites that are no names, or one of them twice.")
+    if len(header["since"]) != (len(header["sites"]) if header["kind"] in ("ask", "again") else 0):
+        raise Refused("question", "does not say of every site when it took part last.")
+    values = read_floats(body)
+    if not np.all(np.isfinite(values)):
+        raise Refused("question", "holds numbers that are NaN or infinite.")
+    lists = {name: tuple(header[name]) for name in ("numbers", "sites", "since")}
+    return Question(**header | lists, body=values)
 
 
 def seal_answer(answer: Answer) -> bytes:
@@ -148,6 +163,11 @@ def read_masked(data: Any) -> tuple[bytes, bytes] | None:
     return body[: header["question"]], body[header["question"] :]
 
 
+def _printable(text: str) -> str:
+    """A sentence from elsewhere, for people: no commands for a terminal, and an end."""
+    return "".join(c if c.isprintable() else " " for c in text[:LONGEST_MESSAGE])
+
+
 def read_answer(data: Any, expected: Mapping[str, int]) -> Answer | None:
     """An answer to one of the questions with as many floats as that asks for, all finite; or a refusal, which has none. None where it
     answers another question: one of an earlier round, run or federation."""
@@ -157,7 +177,7 @@ def read_answer(data: Any, expected: Mapping[str, int]) -> Answer | None:
     if header["refused"]:
         if header["refused"] not in CODES or body:
             raise Refused("question", "refuses for a reason that is not known.")
-        return Answer(**header, body=np.zeros(0))
+        return Answer(**header | {"message": _printable(header["message"])}, body=np.zeros(0))
     if expected[header["question"]] == BYTES:
         return Answer(**header, body=np.frombuffer(body, np.uint8))
     if len(body) != 8 * (floats := expected[header["question"]]):

@@ -72,8 +72,11 @@ class Journal:
         """All good records, where they end, and the checksum of the last."""
         records: list[Record] = []
         last, at = bytes(SUM), 0
-        try:
-            data = memoryview(self.path.read_bytes()) if self.path.exists() else memoryview(b"")
+        try:  # O_NONBLOCK: a pipe in the file's place must not hang us
+            with open(os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+                data = memoryview(file.read())
+        except FileNotFoundError:
+            data = memoryview(b"")
         except OSError as error:
             raise CheckpointError(f"{self.path} could not be read: {error.strerror}.") from error
         while at < len(data):
@@ -95,7 +98,10 @@ class Journal:
                 reason = f"{self.path}: the last record, number {len(records)}, is damaged; the one before it is used."
                 warnings.warn(reason, CheckpointWarning, stacklevel=3)
                 break
-            records.append(_record(bytes(payload)))
+            try:
+                records.append(_record(bytes(payload)))
+            except (ValueError, RecursionError, struct.error):
+                raise self._damaged(len(records)) from None
             last, at = below, at + whole
         return records, at, last
 
@@ -108,7 +114,10 @@ class Journal:
 
 def _record(payload: bytes) -> Record:
     (length,) = struct.unpack("<I", payload[:4])
-    return Record(json.loads(payload[4 : 4 + length]), np.frombuffer(payload[4 + length :], "<f8").astype(np.float64))
+    header = json.loads(payload[4 : 4 + length])
+    if not isinstance(header, dict) or "kind" not in header:
+        raise ValueError
+    return Record(header, np.frombuffer(payload[4 + length :], "<f8").astype(np.float64))
 
 
 def _sync(folder: Path) -> None:

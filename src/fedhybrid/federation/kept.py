@@ -17,7 +17,7 @@ class Kept:
     def load(self) -> bytes:
         """Its content; empty where there is no such file."""
         try:
-            with open(os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+            with open(os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
                 self.held = file.read()
         except FileNotFoundError:
             self.held = b""

@@ -1,5 +1,6 @@
 """What a site keeps of a run, on its disk before an answer leaves: so that a killed site goes on as if it had only been late."""
 
+import hashlib
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ class Store:
             files.save(self.folder / "derived", self.identity, Snapshot({}, {f"derived.{k}": part for k, part in enumerate(derived)}))
             self.derived = derived
         scalars = {"name": memory.name, "round": memory.round, "question": memory.question, "sites": list(memory.sites)}
+        scalars["derived"] = _digest(self.derived)
         arrays = {"answer": memory.answer, "begun": memory.begun} | {f"local.{k}": leaf for k, leaf in enumerate(kept)}
         files.save(self.folder, self.identity, Snapshot(scalars, arrays))
 
@@ -66,6 +68,8 @@ class Store:
         scalars, arrays = found
         sites = tuple(scalars["sites"])
         self.derived = tuple(derived.arrays.values()) if derived else ()
+        if scalars["derived"] != _digest(self.derived):  # one of the two files is older than the other
+            return None
         local = _restored(begin(sites, arrays["begun"]), arrays, list(self.derived))
         return Memory(scalars["name"], scalars["round"], scalars["question"], arrays["answer"], arrays["begun"], sites, local)
 
@@ -76,6 +80,10 @@ class Store:
         others = [folder for folder in self.state.iterdir() if folder.is_dir() and not folder.is_symlink() and folder != self.folder]
         for folder in sorted(others, key=lambda folder: folder.stat().st_mtime)[:-1]:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _digest(arrays: tuple[np.ndarray, ...]) -> str:
+    return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()
 
 
 def _is_derived(node: Any) -> bool:

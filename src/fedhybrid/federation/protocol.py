@@ -57,13 +57,16 @@ class Shape:
         return row
 
     def whole_where_it_must_be(self, row: np.ndarray) -> bool:
-        """Whether entries that stand for whole numbers are such."""
+        """Whether entries that stand for whole numbers are such, and of their type."""
         at = 0
         for leaf in self.leaves:
             values = row[at : at + leaf.size]
             at += leaf.size
-            if leaf.dtype.kind != "f" and not np.all((np.abs(values) <= LARGEST_WHOLE) & (values == np.rint(values))):
-                return False
+            if leaf.dtype.kind != "f":
+                low, high = (0, 1) if leaf.dtype.kind == "b" else (jnp.iinfo(leaf.dtype).min, jnp.iinfo(leaf.dtype).max)
+                fits = (max(low, -LARGEST_WHOLE) <= values) & (values <= min(high, LARGEST_WHOLE)) & (values == np.rint(values))
+                if not np.all(fits):
+                    return False
         return True
 
     def unpack(self, row: np.ndarray) -> Any:

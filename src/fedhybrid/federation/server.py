@@ -19,7 +19,7 @@ from ..clients.remote import Remote
 from ..driver import Driver, Limits
 from ..numerics import scope
 from ..result import Result, TraceBuilder
-from ..status import QuorumLost, Status
+from ..status import CheckpointError, QuorumLost, Status
 from .ending import tell_all
 from .events import Events, Listener
 from .exchange import Exchange, Gone
@@ -71,7 +71,7 @@ class Run:
         standing, start = self.terms, jnp.zeros(self.terms.stand_in().d)
         for epoch in range(self.terms.n):
             with self._journal(epoch) as journal:
-                self.run = next((r.header["run"] for r in journal.records if r.header["kind"] == "census"), self.run)
+                self._belongs(journal, epoch)
                 recorded = [record for record in journal.records if record.header["kind"] == "gone"]
                 ended = recorded[0] if recorded else self._epoch(standing, journal, epoch, start)
                 if isinstance(ended, Result):
@@ -138,6 +138,18 @@ class Run:
             yield journal
         finally:
             journal.close()
+
+    def _belongs(self, journal: Journal, epoch: int) -> None:
+        """A record under other terms, or of another epoch or run, must not be read as this one's."""
+        if not journal.records:
+            return
+        first, expected = journal.records[0].header, {"kind": "census", "terms": self.agreed, "epoch": epoch}
+        if expected.items() <= first.items() and (epoch == 0 or first["run"] == self.run):
+            self.run = first["run"]
+            return
+        raise CheckpointError(
+            f"{journal.path} is of other terms than these, or of another run. Put back what belongs here, or begin with another folder."
+        )
 
     def _with_notes(self, result: Result) -> Result:
         label, who = labelled(self.noise, self.label, self.terms.names) if self.terms.rounds.private else (self.label, [])

@@ -149,10 +149,13 @@ class Site:
             return self._start(question, asked)
         if self.memory is None:
             raise Refused("lost", "has no state of this run: ask its past questions again.")
+        since = question.since[question.sites.index(self.rules.name)]
         if question.kind == "again":
-            return self._again(question, asked)
+            return self._again(question, asked, since)
         if question.round <= self.memory.round:
             raise Refused("old", f"has answered round {self.memory.round} already, with another question.")
+        if self.memory.round < since:  # an older copy, or a state that was given back in part
+            raise Refused("lost", f"has a state of round {self.memory.round} only: ask its past questions again.")
         return self._ask(question, asked)
 
     def _admit(self, question: Question) -> None:
@@ -216,25 +219,29 @@ class Site:
         answer = up.pack(sent)
         if self.private is not None:  # drawn once: the question that comes again gets what is kept
             answer = self.private.released(known.questions[number], question, asked, answer)
+        elif not np.all(np.isfinite(answer)):
+            raise Refused("range", f"has no finite answer to round {question.round}: the values that it was asked at are too large.")
         self._keep(Memory(memory.name, question.round, asked, answer, memory.begun, memory.sites, local))
         return answer
 
-    def _again(self, question: Question, asked: str) -> np.ndarray:
+    def _again(self, question: Question, asked: str, since: int) -> np.ndarray:
         """Past questions, for the state that they lead to; their answers are known."""
         memory, known = self.memory, self.protocol
         assert memory is not None
         assert known is not None
+        if memory.round != since:
+            raise Refused("lost", f"has a state of round {memory.round}, and is to go on from round {since}.")
+        if any(number >= len(known.questions) for number in question.numbers):
+            raise Refused("question", "is asked for a number that this method does not have.")
+        ends = np.cumsum([known.questions[number].down.floats for number in question.numbers], dtype=int)
+        if not question.numbers or ends[-1] != len(question.body) or question.round <= since:
+            raise Refused("question", "does not have the shape that its questions have.")
         if self.private is not None:
             self.private.recount(question)
-        at, local = 0, memory.local
-        for number in question.numbers:
-            if number >= len(known.questions):
-                raise Refused("question", f"is asked for number {number}, which this method does not have.")
+        local = memory.local
+        for number, body in zip(question.numbers, np.split(question.body, ends[:-1]), strict=True):
             fn, down, *_ = known.questions[number]
-            local, _ = _round(fn, self.me, local, *down.unpack(question.body[at : at + down.floats]))
-            at += down.floats
-        if at != len(question.body):
-            raise Refused("question", "does not have the shape that its questions have.")
+            local, _ = _round(fn, self.me, local, *down.unpack(body))
         self._keep(Memory(memory.name, question.round, asked, NOTHING, memory.begun, memory.sites, local))
         return NOTHING
 

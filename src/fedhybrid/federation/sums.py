@@ -187,7 +187,7 @@ class SumExchange(Exchange):
 
     def _talk(self, question: Question, messages: Mapping[str, bytes], kind: Kind, limit: Callable[[set[str]], float]) -> frozenset[str]:
         """Send these, and take the answers until all are here, or enough. Who has not answered."""
-        inner = question if kind in (Kind.VECTOR, Kind.SHARES) else question._replace(kind="keys", numbers=(0,), body=np.zeros(0))
+        inner = question if kind in (Kind.VECTOR, Kind.SHARES) else question._replace(kind="keys", numbers=(0,), body=np.zeros(0), since=())
         data = seal_question(inner)
         self.sent = {name: seal_masked(data, message) for name, message in messages.items()}
         self.open |= {digest(sent): Open(inner, BYTES, lambda row: "") for sent in self.sent.values()}
@@ -260,7 +260,7 @@ class SumExchange(Exchange):
 
     def _restored(self) -> SecureServer:
         data = self.kept.load()
-        if not data:
+        if not data and not self.kept.path.exists():
             return SecureServer(self.agreement)
         try:
             header, body = unseal(data, KEPT)

@@ -95,10 +95,10 @@ class Story:
 
 
 def story_of(path: Path) -> Story:
-    """From events.jsonl; a last line that was cut short is left out."""
+    """From events.jsonl; a line that was cut short or is none is left out."""
     story = Story()
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             for line in file:
                 try:
                     event = json.loads(line)
