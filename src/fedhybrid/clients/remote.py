@@ -55,11 +55,11 @@ class Remote:
     def enrol(self, epoch: int) -> None:
         """Who is there, and how much their rows weigh together."""
         self.epoch = epoch
-        record = next(self.recorded, None)
+        record, header = next(self.recorded, None), {"kind": "census", "run": self.run, "epoch": epoch, "terms": self.agreed}
         if self.terms.rounds.private:  # rows are not counted; sites say how private they are
             if record is None:
                 rows = [(budget, delta, budget) for budget, delta, _ in self.declared().values()]
-                record = Record({"kind": "census", "run": self.run, "epoch": epoch}, np.ravel(rows))
+                record = Record(header, np.ravel(rows))
                 self.journal.add(*record)
             self.total_weight, self.noise = 1.0, dict(zip(self.names, record.rows.reshape(self.n, NOISE).tolist(), strict=True))
         elif record is None:
@@ -67,9 +67,7 @@ class Remote:
             self.total_weight, self.row_norm = float(weight), float(np.sqrt(squares))
             if not self.total_weight > 0:
                 raise InvalidConfig("no site has a row (of positive weight).")
-            self.journal.add(
-                {"kind": "census", "run": self.run, "epoch": epoch, "terms": self.agreed}, np.array([self.total_weight, self.row_norm])
-            )
+            self.journal.add(header, np.array([self.total_weight, self.row_norm]))
         else:
             self.total_weight, self.row_norm = record.rows.tolist()
 
