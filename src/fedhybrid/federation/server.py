@@ -129,6 +129,8 @@ class Run:
         agreement = agreement_of(self.terms, self.run, epoch, terms.names)
         self.label = f"secagg({agreement.n}, {agreement.threshold})"
         kept = Kept(self.folder / f"epoch-{epoch:03}.sums")
+        if epoch == 0 and not journal.records:  # nothing was summed yet, and the run has a new name
+            kept.path.unlink(missing_ok=True)
         return SummedRemote(SumExchange(self.link, terms.rounds, self.events, agreement, kept), *rest)
 
     @contextlib.contextmanager
