@@ -21,16 +21,20 @@ def to_dict(fit: Fit) -> dict[str, Any]:
     """In plain types: infinities and NaN as texts, which JSON has no numbers for."""
     given = {field.name: getattr(fit, field.name) for field in fields(fit) if field.name not in LEFT_OUT}
     given |= {"status": fit.status.name, "design": None if fit.design is None else fit.design.to_dict()}
-    given["sites"] = [site._asdict() for site in fit.sites]
+    given["sites"] = [_told(site, fit.min_rows)._asdict() for site in fit.sites]
     for name in ("heterogeneity", "calibration"):
         given[name] = None if given[name] is None else given[name]._asdict()
     derived = {
         "params": fit.params.to_dict(), "bse": fit.bse.to_dict(), "tvalues": fit.tvalues.to_dict(), "pvalues": fit.pvalues.to_dict(),
         "conf_int": fit.conf_int().T.to_dict("list"), "aic": fit.aic, "bic": fit.bic, "df_model": fit.df_model,
         "df_resid": fit.df_resid, "df_null": fit.df_null, "nobs": fit.nobs, "converged": fit.converged,
-        "nmissing": sum(site.missing for site in fit.sites),
     }  # fmt: skip
     return _plain({"schema": SCHEMA} | given | {"derived": derived})
+
+
+def _told(site: SiteLine, least: int) -> SiteLine:
+    """Without counts of a site that is so small that they would tell of single persons."""
+    return site._replace(rows=math.nan, missing=math.nan, events=math.nan) if 0 < site.rows < least else site
 
 
 def _plain(value: Any) -> Any:

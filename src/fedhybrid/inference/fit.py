@@ -29,8 +29,8 @@ class SiteLine(NamedTuple):
     """What is told of one site."""
 
     site: str
-    rows: int
-    missing: int  # rows that were dropped because something was missing
+    rows: float  # in a file NaN, as the other counts, where they are fewer than the model's min_rows
+    missing: float  # rows that were dropped because something was missing
     events: float  # NaN where there is no such thing
     update: str
     share: float  # of the information about the coefficients: tr(H⁻¹Hᵢ)/q
@@ -82,6 +82,7 @@ class Fit:
     kind: str  # of the covariance: model, HC0 … HC3, site
     dispersion: float
     rows: int
+    missing: int  # rows that were dropped because something was missing
     weight: float  # of all rows: what counts as n where weights count rows
     counted: bool  # weights count rows
     deviance: float
@@ -140,7 +141,7 @@ class Fit:
         """Of t and F; inf where the normal distribution serves. Sites that are clusters are few: their number counts, not the rows'."""
         if not self.uses_t:
             return math.inf
-        return float(sum(site.rows > 0 for site in self.sites) - 1) if self.kind == "site" else self.df_resid
+        return float(sum(site.rows != 0 for site in self.sites) - 1) if self.kind == "site" else self.df_resid
 
     @property
     def _distribution(self) -> Any:

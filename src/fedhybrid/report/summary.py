@@ -33,18 +33,17 @@ def p_value(p: float) -> str:
     return "–" if math.isnan(p) else "<0.0001" if p < 1e-4 else f"{p:.4f}"
 
 
-def few(count: float, rows: int, least: int) -> str:
+def few(count: float, rows: float, least: int) -> str:
     """A count of a site that is large enough to be told of."""
-    return "–" if math.isnan(count) else f"<{least}" if rows < least else number(count)
+    return f"<{least}" if math.isnan(rows) or 0 < rows < least else "–" if math.isnan(count) else number(count)
 
 
 def _head(fit: "Fit") -> str:
     gaussian = fit.uses_t
-    missing = sum(site.missing for site in fit.sites)
     left = [
         ("Family", f"{fit.family_name}, {fit.family.link} link"),
         ("Response", fit.design.response if fit.design else "y"),
-        ("Rows", f"{fit.rows:,}" + (f" ({missing:,} more had gaps)" if missing else "")),
+        ("Rows", f"{fit.rows:,}" + (f" ({fit.missing:,} more had gaps)" if fit.missing else "")),
         ("Sites", number(len(fit.sites))),
         ("Residual df", number(fit.df_resid)),
         ("Rounds", number(fit.rounds)),
@@ -120,6 +119,6 @@ def _sentences(fit: "Fit") -> Iterable[str]:
             "(Rao's score test)."
         )
     said.append(f"Privacy: {fit.privacy}.")
-    said += [note[0].upper() + note[1:] for note in fit.notes]
+    said += fit.notes
     for sentence in said:
         yield from wrap(sentence, WIDTH, subsequent_indent="  ")

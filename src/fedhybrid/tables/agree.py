@@ -41,12 +41,17 @@ def agree(
     reference: Mapping[str, str | float] | None = None,
     weights: str | None = None,
     offset: str | None = None,
+    min_rows: int = 1,
 ) -> tuple[Design, tuple[str, ...]]:
-    """The design of all sites, and notes. `reference` names for a category the level that the others are compared with, and for a response
-    of two values the one that is 0; without it, that is the first in sorted order."""
+    """The design of all sites, and notes.
+
+    reference   for a category the level that the others are compared with, and for a response of two values the one that is 0; without it
+                that is the first in sorted order
+    min_rows    notes count no rows of a site that has fewer
+    """
     parsed = parse(formula)
     parts = [describe(str(site), frame, parsed, family=family, weights=weights, offset=offset) for site, frame in frames.items()]
-    return settle(parts, parsed, family=family, reference=reference, weights=weights, offset=offset)
+    return settle(parts, parsed, family=family, reference=reference, weights=weights, offset=offset, min_rows=min_rows)
 
 
 def describe(
@@ -77,6 +82,7 @@ def settle(
     reference: Mapping[str, str | float] | None = None,
     weights: str | None = None,
     offset: str | None = None,
+    min_rows: int = 1,
 ) -> tuple[Design, tuple[str, ...]]:
     names = [part.site for part in parts]
     if not names:
@@ -95,7 +101,8 @@ def settle(
     start = None if formula.response.expression else reference.get(formula.response.name)
     labels, notes = settle_response({part.site: part.labels for part in parts}, formula.response.name, family, start)
     design = design_of(formula, family, levels, labels, weights, offset)
-    return design, (*(remark for part in parts for remark in part.remarks), *_missing_notes(parts), *notes, *_site_notes(parts, design))
+    remarks = (remark for part in parts if part.rows >= min_rows for remark in part.remarks)
+    return design, (*remarks, *_missing_notes(parts, min_rows), *notes, *_site_notes(parts, design, min_rows))
 
 
 def _check_kinds(name: str, parts: Sequence[SiteColumns]) -> None:
@@ -126,17 +133,18 @@ def _check_reference(formula: Formula, family: str, levels: Mapping[str, tuple],
         raise InvalidConfig(f"reference: {unknown[0]} is no category of this formula.{there}")
 
 
-def _missing_notes(parts: Sequence[SiteColumns]) -> list[str]:
-    return [
-        f"{part.site}: {part.missing} of {part.rows + part.missing} rows were dropped, because something is missing in them: "
-        + ", ".join(f"{name} in {count}" for name, count in part.missing_by_column.items())
-        + "."
-        for part in parts
-        if part.missing
-    ]
+def _missing_notes(parts: Sequence[SiteColumns], min_rows: int) -> list[str]:
+    def note(part: SiteColumns) -> str:
+        if part.rows < min_rows:
+            return f"{part.site}: rows were dropped, because something is missing in them, in {listed(part.missing_by_column)}."
+        each = ", ".join(f"{name} in {count}" for name, count in part.missing_by_column.items())
+        total = part.rows + part.missing
+        return f"{part.site}: {part.missing} of {total} rows were dropped, because something is missing in them: {each}."
+
+    return [note(part) for part in parts if part.missing]
 
 
-def _site_notes(parts: Sequence[SiteColumns], design: Design) -> list[str]:
+def _site_notes(parts: Sequence[SiteColumns], design: Design, min_rows: int) -> list[str]:
     notes = []
     for factor in design.parsed.factors:
         width = len(design.levels.get(factor.name, ()))
@@ -146,6 +154,10 @@ def _site_notes(parts: Sequence[SiteColumns], design: Design) -> list[str]:
     width, total = len(design.columns) + design.intercept, sum(part.rows for part in parts)
     if total < width:
         notes.append(f"there are fewer rows at all sites together ({total}) than coefficients ({width}): the data do not determine them.")
-    elif few := [f"{part.site} ({part.rows})" for part in parts if part.rows < width]:
+    elif few := [f"{part.site} ({_told(part.rows, min_rows)})" for part in parts if part.rows < width]:
         notes.append(f"fewer rows than coefficients ({width}) at {listed(few)}; no harm is done, as all rows are fitted together.")
     return notes
+
+
+def _told(rows: int, min_rows: int) -> str:
+    return f"fewer than {min_rows}" if rows < min_rows else str(rows)
