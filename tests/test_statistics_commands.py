@@ -250,7 +250,7 @@ OF_A_RUN = ("server", "site", "status", "result")  # of several processes at onc
 
 
 def example_of(name):
-    text, marker, example = COMMANDS[name].help.partition("Example:")
+    _, marker, example = COMMANDS[name].help.partition("Example:")
     assert marker, f"fedhybrid {name} --help has no example"
     words = shlex.split(example)
     assert words[: 1 + len(name.split())] == ["fedhybrid", *name.split()]

@@ -25,6 +25,13 @@ Array = np.ndarray
 INTERCEPT = "Intercept"
 
 
+def between_0_and_1(level: Any) -> float:
+    """The level of an interval, checked."""
+    if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:
+        raise InvalidConfig(f"level must lie between 0 and 1, such as 0.95, not {level!r}.")
+    return float(level)
+
+
 class SiteLine(NamedTuple):
     """What is told of one site."""
 
@@ -161,9 +168,7 @@ class Fit:
         return pd.DataFrame({"lower": self.params - reach, "upper": self.params + reach})
 
     def _reach(self, level: float) -> float:
-        if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:
-            raise InvalidConfig(f"level must lie between 0 and 1, such as 0.95, not {level!r}.")
-        return float(self._distribution.ppf(0.5 + 0.5 * level))
+        return float(self._distribution.ppf(0.5 + 0.5 * between_0_and_1(level)))
 
     @property
     def ratios(self) -> pd.DataFrame:
