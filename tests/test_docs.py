@@ -13,7 +13,19 @@ import pytest
 import fedhybrid as fh
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("index", "quickstart", "statistician", "researcher", "engineer", "updates", "acceleration", "methods", "notation", "privacy", "report")
+PAGES = (
+    "index",
+    "quickstart",
+    "statistician",
+    "researcher",
+    "engineer",
+    "updates",
+    "acceleration",
+    "methods",
+    "notation",
+    "privacy",
+    "report",
+)
 NOT_HERE = {
     "docs/deploy.md": "commands of other machines: systemd, ss, sha256sum",
     "docs/reproduce.md": "minutes of search; tests/test_reproduction.py runs the parts",

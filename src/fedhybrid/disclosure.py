@@ -1,11 +1,15 @@
-"""What may be told of small counts, where their total is told too."""
+"""What may be told of small counts, where their total is told too. A count that is not told is NaN."""
 
+import math
 from collections.abc import Sequence
 
 
 def withheld(counts: Sequence[float], least: int) -> list[bool]:
-    """Which counts are not told: those below `least`; and, so that none of these follows from the total, the next smallest."""
-    hidden = [count < least for count in counts]
+    """Which counts are not told: those below `least`, unless they are 0; and, so that none of these follows from the total, the next
+    smallest. NaN among the counts: this was decided before, and only those are not told."""
+    if any(map(math.isnan, counts)):
+        return list(map(math.isnan, counts))
+    hidden = [0 < count < least for count in counts]
     if not any(hidden):
         return hidden
     for place in sorted(range(len(counts)), key=lambda place: counts[place]):
@@ -15,7 +19,7 @@ def withheld(counts: Sequence[float], least: int) -> list[bool]:
     return hidden
 
 
-def total(counts: Sequence[float], hidden: Sequence[bool], least: int) -> float | None:
-    """Of all counts; None where too little is behind those that are not told."""
+def total(counts: Sequence[float], hidden: Sequence[bool], least: int) -> float:
+    """Of all counts; NaN where too little is behind those that are not told."""
     behind = sum(count for count, hides in zip(counts, hidden, strict=True) if hides)
-    return None if any(hidden) and behind < least else sum(counts)
+    return math.nan if any(hidden) and behind < least else sum(counts)

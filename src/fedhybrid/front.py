@@ -10,10 +10,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from . import losses
 from .arguments import truth, whole
@@ -25,16 +24,14 @@ from .fleet import Fleet
 from .inference.asked import Questions, ask, in_order, site_lines
 from .inference.families import Family, family_of
 from .inference.fit import INTERCEPT, Fit
+from .inference.given import Given, by_arrays, by_formula
 from .inference.polish import Polished, polished
-from .inference.sums import Look, Table
+from .inference.sums import Look, Table, total
+from .inference.undetermined import certain, tied
 from .result import Result
-from .scaling import UNITS, standardised
+from .scaling import CONSTANT_COLUMNS, UNITS, Scaling, standardised
 from .solve import solve
-from .status import InvalidConfig, InvalidData, Status, refuse_unknown_keywords
-from .validation import read_sites
-
-if TYPE_CHECKING:
-    from .tables.design import Design
+from .status import InvalidConfig, Status, refuse_unknown_keywords
 
 Array = Any
 KINDS = ("model", "HC0", "HC1", "HC2", "HC3", "site")
@@ -84,11 +81,11 @@ def fit(
     if formula is not None:
         if not intercept or columns is not None:
             raise InvalidConfig("with a formula, it says what columns there are; without an intercept write `- 1` in it.")
-        given = _by_formula(sites, formula, family, weights, offset, reference or {}, min_rows)
+        given = by_formula(sites, formula, family, weights, offset, reference or {}, min_rows)
     else:
         if weights is not None or offset is not None or reference is not None:
             raise InvalidConfig("weights, offset and reference name columns and go with a formula; here a site is (A, y, w, offset).")
-        given = _by_arrays(sites, truth("fit: intercept", intercept))
+        given = by_arrays(sites, truth("fit: intercept", intercept))
     fleet, model = _fleet(given, family, reg, update)
     _refuse_unsuited(model, covariance, given)
     scaled, scaling = standardised(fleet)
@@ -97,6 +94,9 @@ def fit(
     questions = Questions(tables)
     there = polished(questions, model, raw.x, scaled.total_weight * scaled.reg, raw.status in STANDING)
     result = scaling.result(_certified(raw, there, scaled, tol))
+    why, endless = _why_not_determined(questions, there, result, fleet, scaling, model, given, columns)
+    if endless:
+        result = replace(result, status=Status.NO_MINIMISER, message=_said(Status.NO_MINIMISER))
     no_errors = _no_errors(result, fleet)
     answers = ask(
         questions, there.looks, model, there.z, scaling, intercept=given.intercept, kind=covariance, counted=counts, no_errors=no_errors
@@ -114,6 +114,7 @@ def fit(
         kind=covariance,
         dispersion=answers.dispersion,
         rows=int(seen.rows),
+        missing=sum(given.missing),
         weight=float(seen.weight),
         counted=counts,
         deviance=float(seen.deviance),
@@ -134,7 +135,7 @@ def fit(
         floats_up=result.floats_up + questions.floats_up,
         seconds=time.monotonic() - began,
         privacy=result.privacy,
-        notes=tuple(dict.fromkeys((*given.notes, *(note for note in result.notes if note != UNITS)))),
+        notes=_notes(given, result, why),
         min_rows=min_rows,
         about=_about(family, formula, weights, offset, tol, result),
         convergence=tuple(zip(result.trace.rounds.tolist(), result.trace.residual.tolist(), strict=True)),
@@ -142,39 +143,7 @@ def fit(
     )
 
 
-# ── what is given ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class Given(NamedTuple):
-    """Every site's rows, and what is known of their columns."""
-
-    rows: Any  # for Fleet
-    columns: tuple[str, ...]
-    intercept: bool
-    missing: tuple[int, ...]
-    notes: tuple[str, ...]
-    design: "Design | None"
-
-    @property
-    def levels(self) -> tuple[Any, ...]:
-        return () if self.design is None else tuple(self.design.response_levels or ())
-
-
-def _by_formula(frames: Any, formula: str, family: str, weights: Any, offset: Any, reference: Mapping[str, str], min_rows: int) -> Given:
-    from .tables.agree import agree
-
-    if not isinstance(frames, Mapping) or not all(isinstance(frame, pd.DataFrame) for frame in frames.values()):
-        raise InvalidData("with a formula, sites must be a dict of data frames by name.")
-    design, notes = agree(frames, formula, family=family, reference=reference, weights=weights, offset=offset, min_rows=min_rows)
-    found = {str(name): design.rows(str(name), frame) for name, frame in frames.items()}
-    rows = {name: (site.A, site.y, site.w, site.offset) for name, site in found.items()}
-    return Given(rows, design.columns, design.intercept, tuple(site.missing for site in found.values()), notes, design)
-
-
-def _by_arrays(sites: Any, intercept: bool) -> Given:
-    read, _ = read_sites(sites, None)
-    names = tuple(f"x{c + 1}" for c in range(read[0].A.shape[1]))
-    return Given({site.name: tuple(site[1:]) for site in read}, names, intercept, (0,) * len(read), (), None)
+# ── the fleet ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _fleet(given: Given, family: str, reg: Any, update: Any) -> tuple[Fleet, Family]:
@@ -208,10 +177,31 @@ def _certified(raw: Result, there: Polished, fleet: Fleet, tol: float) -> Result
     proved = min(raw.error_bound + there.moved, found.error_bound)
     status, message = raw.status, raw.message
     if proved <= tol * max(1.0, float(np.linalg.norm(there.z))):
-        status, message = Status.SOLVED, Status.SOLVED.sentence[0].upper() + Status.SOLVED.sentence[1:] + "."
+        status, message = Status.SOLVED, _said(Status.SOLVED)
     return replace(
         raw, x=there.z, status=status, message=message, error_bound=proved, gradient_norm=g, m_hat=found.m_hat, kappa_hat=found.kappa_hat
     )
+
+
+def _why_not_determined(
+    questions: Questions, there: Polished, result: Result, fleet: Fleet, scaling: Scaling, model: Family, given: Given, columns: Any
+) -> tuple[str, bool]:
+    """Where the fit did not end well: which columns are to blame, if that can be seen; and whether coefficients grow without end."""
+    information = total(there.looks).information
+    if result.status is Status.SOLVED or np.any(fleet.reg > 0) or not information.size or not np.all(np.isfinite(information)):
+        return "", False
+    names = [*(given.columns if columns is None else columns), *([INTERCEPT] if given.intercept else [])]
+    if sentence := tied(questions, names, given.intercept):
+        return sentence, False
+    found = scaling.original(np.linalg.eigh(information)[1][:, 0]) if result.direction is None else result.direction
+    original = [Table.of(site, fleet.intercept) for site in fleet.sites]
+    response = "the response" if given.design is None else given.design.response
+    sentence = certain(questions, original, model, scaling, names, response, found)
+    return sentence, bool(sentence)
+
+
+def _said(status: Status) -> str:
+    return f"{status.sentence[0].upper()}{status.sentence[1:]}."
 
 
 # ── what is told ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -223,6 +213,12 @@ def _no_errors(result: Result, fleet: Fleet) -> str:
     if np.any(fleet.reg > 0):
         return "The fit is penalised, which pulls coefficients towards 0: what they would vary by is not what they are off by."
     return ""
+
+
+def _notes(given: Given, result: Result, why: str) -> tuple[str, ...]:
+    """The solver's own notes are of the problem that it was given: its columns have numbers, and ours names."""
+    own = (note for note in result.notes if note != UNITS and not note.startswith(CONSTANT_COLUMNS))
+    return tuple(dict.fromkeys((*([why] if why else []), *given.notes, *own)))
 
 
 def _names(given: Given, fleet: Fleet, model: Family, columns: Sequence[str] | None) -> tuple[tuple[str, ...], Array]:

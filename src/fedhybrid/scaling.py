@@ -30,6 +30,7 @@ from .validation import Site
 Array = np.ndarray
 LARGEST_EXPONENT = 500  # of a scale: its square is still a float
 CONSTANT = 8.0  # a deviation of so many units of rounding of the mean is no deviation
+CONSTANT_COLUMNS = "constant at all sites, so that the intercept alone can tell them"
 UNITS = (
     "Tolerance, gradient_norm, rounding, m_hat and kappa_hat are those of the standardised problem; x, error_bound and error_bounds "
     "(one per coordinate) are in the units of the data."
@@ -227,4 +228,4 @@ def _changed(A: Any, centre: Array | None, scale: Array) -> Any:
 
 def _about_constant(constant: Array) -> str:
     columns = ", ".join(str(c) for c in np.flatnonzero(constant))
-    return f"constant at all sites, so that the intercept alone can tell them: column {columns} (from 0)."
+    return f"{CONSTANT_COLUMNS}: column {columns} (from 0)."

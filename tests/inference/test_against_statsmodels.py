@@ -181,7 +181,7 @@ def test_a_penalised_fit_has_no_errors_and_says_why():
     assert "penalised" in fit.why_no_errors
     assert "No standard errors. The fit is penalised" in fit.summary()
     assert fit.heterogeneity is None
-    with pytest.raises(fh.InvalidConfig, match="no standard errors. The fit is penalised"):
+    with pytest.raises(fh.InvalidConfig, match=r"no standard errors.*penalised"):
         fit.wald("age")
 
 

@@ -30,8 +30,8 @@ def by_newton(sites, weight_of):
     x = np.zeros(FEATURES + 1)
     for _ in range(50):
         g, H = 0.0, 0.0
-        for A, y in sites.values():
-            A = np.column_stack([np.ones(len(A)), A])
+        for rows, y in sites.values():
+            A = np.column_stack([np.ones(len(rows)), rows])
             p = 1.0 / (1.0 + np.exp(-(A @ x)))
             g = g + weight_of(len(y)) * (A.T @ (p - y))
             H = H + weight_of(len(y)) * (A.T @ ((p * (1.0 - p))[:, None] * A))

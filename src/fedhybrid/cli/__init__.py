@@ -30,7 +30,10 @@ app.add_typer(federation.federation, name="federation", rich_help_panel=FEDERATI
 
 @app.command()
 def version() -> None:
-    """Print the version."""
+    """Print the version.
+
+    Example: fedhybrid version
+    """
     from .. import __version__
 
     typer.echo(__version__)

@@ -32,7 +32,7 @@ def federation_init(
 ) -> None:
     """Make a federation: what is agreed (federation.toml), the server's keys, and for every site a folder to be carried to it.
 
-    Example: fedhybrid federation init fl --sites a,b,c --response outcome --loss logistic --like table.csv --host fl.example.org:9443
+    Example: fedhybrid federation init fl --sites hospital-a,hospital-b,hospital-c --response outcome --loss logistic --like a.csv
     """
     from ..federation import folder as folders
     from ..status import InvalidConfig
@@ -55,7 +55,10 @@ def federation_init(
 
 @federation.command("share")
 def federation_share(folder: Annotated[Path, typer.Argument(help="The federation's folder.")]) -> None:
-    """After a change of federation.toml: check it, and put it into the sites' folders here. Carry it to the sites again."""
+    """After a change of federation.toml: check it, and put it into the sites' folders here. Carry it to the sites again.
+
+    Example: fedhybrid federation share fl
+    """
     from ..federation import folder as folders
 
     with plain_errors():
@@ -68,7 +71,10 @@ def federation_share(folder: Annotated[Path, typer.Argument(help="The federation
 def federation_rotate(
     folder: Annotated[Path, typer.Argument(help="The federation's folder.")], name: Annotated[str, typer.Argument(help="The site.")]
 ) -> None:
-    """A new key pair for a site. Its old one is refused from the server's next start on; the terms change by it."""
+    """A new key pair for a site. Its old one is refused from the server's next start on; the terms change by it.
+
+    Example: fedhybrid federation rotate fl hospital-a
+    """
     from ..federation import folder as folders
 
     with plain_errors():
@@ -80,7 +86,10 @@ def federation_rotate(
 def federation_revoke(
     folder: Annotated[Path, typer.Argument(help="The federation's folder.")], name: Annotated[str, typer.Argument(help="The site.")]
 ) -> None:
-    """Take a site's key away: it is refused from the server's next start on."""
+    """Take a site's key away: it is refused from the server's next start on.
+
+    Example: fedhybrid federation revoke fl hospital-c
+    """
     from ..federation import folder as folders
 
     with plain_errors():
@@ -97,7 +106,10 @@ def federation_renew(
     folder: Annotated[Path, typer.Argument(help="The federation's folder.")],
     host: Annotated[str | None, typer.Option(help="Further names or addresses of the server, with commas between.")] = None,
 ) -> None:
-    """A new certificate for the server, from the same authority: sites need nothing new."""
+    """A new certificate for the server, from the same authority: sites need nothing new.
+
+    Example: fedhybrid federation renew fl --host fl.example.org
+    """
     from ..federation import folder as folders
 
     with plain_errors():
@@ -153,7 +165,10 @@ def site(
 
 
 def status(folder: Annotated[Path, typer.Argument(help="The federation's folder.")]) -> None:
-    """How far a run is: the round, who answered when, who is late, strikes."""
+    """How far a run is: the round, who answered when, who is late, strikes.
+
+    Example: fedhybrid status fl
+    """
     from ..federation import commands
 
     with plain_errors():
@@ -164,7 +179,10 @@ def result(
     folder: Annotated[Path, typer.Argument(help="The federation's folder.")],
     as_json: Annotated[bool, typer.Option("--json", help="For programs, in full precision.")] = False,
 ) -> None:
-    """The answer of a run: coefficients, proved error, notes, privacy."""
+    """The answer of a run: coefficients, proved error, notes, privacy.
+
+    Example: fedhybrid result fl --json
+    """
     from ..federation import commands
 
     with plain_errors():

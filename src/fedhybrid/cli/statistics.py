@@ -57,6 +57,7 @@ def fit(
     level: Annotated[float, typer.Option(help="Of intervals.")] = 0.95,
     min_rows: Annotated[int, typer.Option(help="Counts of a site with fewer rows are not told.", min=1)] = 5,
     tol: Annotated[float, typer.Option(help="Proved: ‖x − x*‖ ≤ tol·max(1, ‖x‖), columns standardised.")] = 1e-10,
+    max_rounds: Annotated[int, typer.Option(help="Rounds after which the fit is given up.", min=1)] = 10_000,
     out: Annotated[Path, typer.Option(help=f"Folder for {RESULT}, {COEFFICIENTS} and {REPORT}.")] = Path("fit"),
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout, all else on stderr.")] = False,
 ) -> None:
@@ -68,9 +69,11 @@ def fit(
     Example: fedhybrid fit site_*.csv --formula "death ~ age + C(sex) + bmi" --family binomial
     """
     from ..front import fit as fit_model
+    from ..inference.fit import between_0_and_1
     from ..tables.read import read_tables
 
     with plain_errors():
+        between_0_and_1(level)
         frames = read_tables(files)
         fitted = fit_model(
             frames,
@@ -85,6 +88,7 @@ def fit(
             covariance=covariance,
             min_rows=min_rows,
             tol=tol,
+            max_rounds=max_rounds,
             progress=sys.stderr.isatty(),
         )
         place = folder_of(out)

@@ -18,7 +18,8 @@ LEFT_OUT = ("result",)
 
 
 def to_dict(fit: Fit) -> dict[str, Any]:
-    """In plain types: infinities and NaN as texts, which JSON has no numbers for."""
+    """In plain types: infinities and NaN as texts, which JSON has no numbers for. Counts of small sites are not in it."""
+    fit = fit.told
     given = {field.name: getattr(fit, field.name) for field in fields(fit) if field.name not in LEFT_OUT}
     given |= {"status": fit.status.name, "design": None if fit.design is None else fit.design.to_dict()}
     given["sites"] = [site._asdict() for site in fit.sites]
@@ -28,7 +29,6 @@ def to_dict(fit: Fit) -> dict[str, Any]:
         "params": fit.params.to_dict(), "bse": fit.bse.to_dict(), "tvalues": fit.tvalues.to_dict(), "pvalues": fit.pvalues.to_dict(),
         "conf_int": fit.conf_int().T.to_dict("list"), "aic": fit.aic, "bic": fit.bic, "df_model": fit.df_model,
         "df_resid": fit.df_resid, "df_null": fit.df_null, "nobs": fit.nobs, "converged": fit.converged,
-        "nmissing": sum(site.missing for site in fit.sites),
     }  # fmt: skip
     return _plain({"schema": SCHEMA} | given | {"derived": derived})
 
@@ -86,7 +86,7 @@ def _fit_of(given: dict[str, Any]) -> Fit:
         "notes": tuple(_text(note) for note in given["notes"]),
         "convergence": tuple((int(round), float(residual)) for round, residual in given["convergence"]),
     }
-    for name in ("dispersion", "weight", "deviance", "null_deviance", "llf", "llnull", "pearson", "seconds"):
+    for name in ("dispersion", "weight", "missing", "deviance", "null_deviance", "llf", "llnull", "pearson", "seconds"):
         held[name] = float(held[name])
     return Fit(**held)
 

@@ -4,9 +4,10 @@ errors    φ·H⁻¹ with H = Σᵢ Hᵢ, one sum over sites at x̂; or a sandwi
 tests     coefficient / error against z, or against t where the dispersion φ is estimated; Wald and likelihood-ratio tests of more
 """
 
+import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +15,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from ..disclosure import total, withheld
 from ..status import InvalidConfig, Status
 from .families import Family, family_of
 
@@ -25,22 +27,33 @@ Array = np.ndarray
 INTERCEPT = "Intercept"
 
 
+def between_0_and_1(level: Any) -> float:
+    """The level of an interval, checked."""
+    if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:
+        raise InvalidConfig(f"level must lie between 0 and 1, such as 0.95, not {level!r}.")
+    return float(level)
+
+
 class SiteLine(NamedTuple):
     """What is told of one site."""
 
     site: str
-    rows: int
-    missing: int  # rows that were dropped because something was missing
+    rows: float  # this and the other numbers are NaN where they are not told (disclosure.py)
+    missing: float  # rows that were dropped because something was missing
     events: float  # NaN where there is no such thing
     update: str
     share: float  # of the information about the coefficients: tr(H⁻¹Hᵢ)/q
+
+    @property
+    def untold(self) -> "SiteLine":
+        return self._replace(rows=math.nan, missing=math.nan, events=math.nan, share=math.nan)
 
 
 class Heterogeneity(NamedTuple):
     """Do sites have the same coefficients? Rao's score test of them all, and Cochran's Q of each from one step at every site."""
 
     statistic: float
-    df: int
+    df: float
     pvalue: float
     sites: int  # whose rows alone determine every coefficient; Q is of these
     Q: tuple[float, ...]
@@ -51,9 +64,14 @@ class Heterogeneity(NamedTuple):
 class Calibration(NamedTuple):
     """By tenths of the predicted probability: rows, and the means of what was predicted and observed."""
 
-    rows: tuple[int, ...]
+    rows: tuple[float, ...]
     predicted: tuple[float, ...]
     observed: tuple[float, ...]
+
+    def told(self, least: int) -> "Calibration":
+        """Tenths with few rows are treated as sites with few are."""
+        hidden = withheld(self.rows, least)
+        return Calibration(*(tuple(math.nan if hides else one for one, hides in zip(part, hidden, strict=True)) for part in self))
 
 
 class Verdict(NamedTuple):
@@ -82,6 +100,7 @@ class Fit:
     kind: str  # of the covariance: model, HC0 … HC3, site
     dispersion: float
     rows: int
+    missing: float  # rows that were dropped because something was missing; NaN where it is not told
     weight: float  # of all rows: what counts as n where weights count rows
     counted: bool  # weights count rows
     deviance: float
@@ -140,7 +159,7 @@ class Fit:
         """Of t and F; inf where the normal distribution serves. Sites that are clusters are few: their number counts, not the rows'."""
         if not self.uses_t:
             return math.inf
-        return float(sum(site.rows > 0 for site in self.sites) - 1) if self.kind == "site" else self.df_resid
+        return float(sum(site.rows != 0 for site in self.sites) - 1) if self.kind == "site" else self.df_resid
 
     @property
     def _distribution(self) -> Any:
@@ -160,9 +179,7 @@ class Fit:
         return pd.DataFrame({"lower": self.params - reach, "upper": self.params + reach})
 
     def _reach(self, level: float) -> float:
-        if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:
-            raise InvalidConfig(f"level must lie between 0 and 1, such as 0.95, not {level!r}.")
-        return float(self._distribution.ppf(0.5 + 0.5 * level))
+        return float(self._distribution.ppf(0.5 + 0.5 * between_0_and_1(level)))
 
     @property
     def ratios(self) -> pd.DataFrame:
@@ -294,6 +311,21 @@ class Fit:
         lower, middle, upper = (self.family.mean(end[:, None])[:, 0] for end in (eta - reach, eta, eta + reach))
         slope = self.family.bends(eta[:, None], middle)[:, 0, 0]  # of the mean, by the linear prediction: all links are canonical
         return pd.DataFrame({"mean": middle, "std err": slope * np.sqrt(variance), "lower": lower, "upper": upper})
+
+    @functools.cached_property
+    def told(self) -> "Fit":
+        """The same without counts of sites with fewer than `min_rows` rows, and without those from which they would follow: what
+        summaries, reports and files are made of."""
+        if any(math.isnan(site.rows) for site in self.sites):
+            return self  # it came out of a file
+        hidden = withheld([site.rows for site in self.sites], self.min_rows)
+        sites = tuple(site.untold if hides else site for site, hides in zip(self.sites, hidden, strict=True))
+        agreement = self.heterogeneity
+        if agreement is not None and any(hidden):  # its degrees of freedom count a small site's rows
+            agreement = agreement._replace(statistic=math.nan, df=math.nan)
+        missing = total([site.missing for site in self.sites], hidden, self.min_rows)
+        bins = None if self.calibration is None else self.calibration.told(self.min_rows)
+        return replace(self, sites=sites, heterogeneity=agreement, calibration=bins, missing=missing)
 
     # ── telling ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 

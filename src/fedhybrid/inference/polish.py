@@ -75,17 +75,29 @@ def slope(table: Table, family: Family, z: Array) -> Slope:
     if family.link != "identity" or scipy.sparse.issparse(table.A):
         score = (table.A.T @ (table.w[:, None] * family.slopes(table.eta(z, family.m), table.y))).reshape(-1)
         return Slope(score, np.zeros(len(score)))
-    off, rest = -table.y, np.zeros(len(table.y))
-    for term in (table.offset, *(_product(column, value) for column, value in zip(table.A.T, z, strict=True))):
-        value, error = term if isinstance(term, tuple) else (term, 0.0)
-        off, lost = _sum(off, value)
-        rest = rest + (lost + error)
+    off, rest = _sum(table.offset, -table.y)
+    for column, value in zip(table.A.T, z, strict=True):
+        product, lost = _product(column, value)
+        off, lost_too = _sum(off, product)
+        rest = rest + (lost + lost_too)
     pull, lost = _product(table.w, off)
     lost = lost + table.w * rest
-    pairs = [_product(column, pull) for column in table.A.T]
-    whole = [[*value.tolist(), *(error + column * lost).tolist()] for column, (value, error) in zip(table.A.T, pairs, strict=True)]
-    score = np.array([math.fsum(terms) for terms in whole])
-    return Slope(score, np.array([math.fsum([*terms, -value]) for terms, value in zip(whole, score, strict=True)]))
+    sums = np.array([_down_to_one(product, error + column * lost) for column in table.A.T for product, error in [_product(column, pull)]])
+    values, rests = sums.reshape(-1, 2).T
+    score = values + rests
+    return Slope(score, (values - score) + rests)
+
+
+def _down_to_one(values: Array, rest: Array) -> tuple[float, float]:
+    """Σ values + Σ rest, as a float and what it leaves out: halves are added to each other until one is left."""
+    if not len(values):
+        return 0.0, 0.0
+    while len(values) > 1:
+        half = (len(values) + 1) // 2
+        gap = (0, 2 * half - len(values))
+        values, lost = _sum(values[:half], np.pad(values[half:], gap))
+        rest = rest[:half] + np.pad(rest[half:], gap) + lost
+    return float(values[0]), float(rest[0])
 
 
 def _sum(a: Array, b: Array) -> tuple[Array, Array]:

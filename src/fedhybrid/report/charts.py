@@ -82,7 +82,7 @@ def convergence(values: Sequence[tuple[int, float]]) -> Markup | None:
     return plane.drawn(label, "rounds", "residual, logarithmic", element("g", joins, aria_hidden="true"), dots)
 
 
-def calibration(bins: Sequence[tuple[int, float, float]]) -> Markup:
+def calibration(bins: Sequence[tuple[float, float, float]]) -> Markup:
     """(rows, predicted, observed) of tenths: on the diagonal what was predicted is what happened."""
     quarters = tuple(Tick(k / 4, f"{25 * k} %") for k in range(5))
     plane = Plane(Axis(0.0, 1.0, quarters), Axis(0.0, 1.0, quarters), 260)

@@ -18,6 +18,7 @@ def write_report(fit: "Fit", path: Path, level: float = 0.95) -> None:
 
 
 def page(fit: "Fit", level: float = 0.95) -> str:
+    fit = fit.told
     parts = [
         sections.key_figures(fit),
         sections.coefficients(fit, level),

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..disclosure import total, withheld
 from . import again, charts, scales, words
 from .markup import Markup, element, name_of, together
 from .summary import number, p_value
@@ -61,11 +60,10 @@ def head(fit: "Fit") -> Markup:
 
 def key_figures(fit: "Fit") -> Markup:
     enough = fit.rows >= fit.min_rows  # else every count of the fit is one of so few rows
-    missing = total([site.missing for site in fit.sites], _hidden(fit), fit.min_rows)
     rows = f"{fit.rows:,}" if enough else f"<{fit.min_rows}"
     first = [
         ("Rows", rows),
-        ("Rows left out", NOT_TOLD if missing is None else f"{missing:,}"),
+        ("Rows left out", NOT_TOLD if math.isnan(fit.missing) else f"{fit.missing:,}"),
         ("Sites", f"{len(fit.sites):,}"),
         ("Coefficients", f"{len(fit.names):,}"),
         ("Rounds", f"{fit.rounds:,}"),
@@ -169,15 +167,14 @@ def _figure(value: float, form: str) -> str:
 
 def sites(fit: "Fit") -> Markup:
     """Counts of small sites are not in the file at all."""
-    hidden = _hidden(fit)
+    hidden = [math.isnan(site.rows) for site in fit.sites]
     events = any(not math.isnan(site.events) for site in fit.sites)
     shares = any(not math.isnan(site.share) for site in fit.sites)
     told = [site for site, hides in zip(fit.sites, hidden, strict=True) if not hides]
     most_rows, most = max((site.rows for site in told), default=1), max((site.share for site in told), default=1.0)
     rows = []
     for site, hides in zip(fit.sites, hidden, strict=True):
-        small = f"<{fit.min_rows}" if site.rows < fit.min_rows else NOT_TOLD
-        counted = [small] * 3 if hides else [f"{site.rows:,}", number(site.events), f"{site.missing:,}"]
+        counted = [NOT_TOLD] * 3 if hides else [f"{site.rows:,}", number(site.events), f"{site.missing:,}"]
         cells: list[Any] = [name_of(site.site), element("span", site.update, class_=f"update {_update_class(site.update)}")]
         cells.append(_with_bar(None if hides else site.rows / most_rows, counted[0], f"{site.site}: {counted[0]} rows"))
         cells += [counted[1]] if events else []
@@ -196,10 +193,6 @@ def sites(fit: "Fit") -> Markup:
     return section("sites", "Sites", paragraph(" ".join(said)), table("What every site brings", heads, rows, kind="sites"))
 
 
-def _hidden(fit: "Fit") -> list[bool]:
-    return withheld([site.rows for site in fit.sites], fit.min_rows)
-
-
 def _with_bar(part: float | None, text: str, label: str) -> list[Any]:
     return [element("span", text, class_="count"), None if part is None else charts.bar(part, label)]
 
@@ -209,8 +202,7 @@ def _update_class(update: str) -> str:
 
 
 def heterogeneity(fit: "Fit") -> Markup:
-    hidden = any(site.rows < fit.min_rows for site in fit.sites)
-    said = [paragraph(words.agreement(fit, hidden))]
+    said = [paragraph(words.agreement(fit))]
     found = fit.heterogeneity
     if found is not None and found.sites > 1:
         said.append(
@@ -233,14 +225,12 @@ def calibration(fit: "Fit") -> Markup | None:
     found = fit.calibration
     if found is None:
         return None
-    held = [(rows, p, y) for rows, p, y in zip(found.rows, found.predicted, found.observed, strict=True) if rows > 0]
-    hidden = withheld([rows for rows, _, _ in held], fit.min_rows)
-    told = [one for one, hides in zip(held, hidden, strict=True) if not hides]
+    told = [(rows, p, y) for rows, p, y in zip(found.rows, found.predicted, found.observed, strict=True) if rows > 0]
     said = (
         "Rows by tenths of their predicted probability: where the model is calibrated, points lie on the dashed line; larger ones hold "
         "more rows."
     )
-    if any(hidden):
+    if any(map(math.isnan, found.rows)):
         said += f" Tenths with fewer than {fit.min_rows} rows are left out, and others from which their counts would follow."
     if not told:
         return section("calibration", "Calibration", paragraph(said))

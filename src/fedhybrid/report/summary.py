@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..disclosure import total, withheld
-
 if TYPE_CHECKING:
     from ..inference.fit import Fit
 
@@ -20,6 +18,7 @@ KINDS = {
 
 
 def summary(fit: "Fit", level: float = 0.95) -> str:
+    fit = fit.told
     parts = [_head(fit), _coefficients(fit, level), _sites(fit)]
     return "\n".join([*parts, *_sentences(fit)]) + "\n"
 
@@ -35,19 +34,16 @@ def p_value(p: float) -> str:
     return "–" if math.isnan(p) else "<0.0001" if p < 1e-4 else f"{p:.4f}"
 
 
-def few(count: float, rows: int, least: int, hidden: bool) -> str:
-    """A count of a site that is large enough to be told of, and from which that of no other site follows."""
-    return "–" if math.isnan(count) else f"<{least}" if rows < least else "–" if hidden else number(count)
+def few(count: float) -> str:
+    return "–" if math.isnan(count) else number(count)
 
 
 def _head(fit: "Fit") -> str:
     gaussian = fit.uses_t
-    hidden = withheld([site.rows for site in fit.sites], fit.min_rows)
-    missing = total([site.missing for site in fit.sites], hidden, fit.min_rows)
     left = [
         ("Family", f"{fit.family_name}, {fit.family.link} link"),
         ("Response", fit.design.response if fit.design else "y"),
-        ("Rows", f"{fit.rows:,}" + (f" ({missing:,} more had gaps)" if missing else "")),
+        ("Rows", f"{fit.rows:,}" + (f" ({fit.missing:,} more had gaps)" if fit.missing > 0 else "")),
         ("Sites", number(len(fit.sites))),
         ("Residual df", number(fit.df_resid)),
         ("Rounds", number(fit.rounds)),
@@ -102,10 +98,9 @@ def _sites(fit: "Fit") -> str:
     events = any(not math.isnan(site.events) for site in fit.sites)
     head = f"{'site':<24}{'rows':>9}{'gaps':>7}{'events' if events else '':>9}{'information':>14}  update"
     lines = [head]
-    for site, hidden in zip(fit.sites, withheld([site.rows for site in fit.sites], fit.min_rows), strict=True):
-        counts = (site.rows, site.missing, site.events) if events else (site.rows, site.missing)
-        cells = [*(few(count, site.rows, fit.min_rows, hidden) for count in counts), ""]
-        share = "–" if hidden or math.isnan(site.share) else f"{100 * site.share:.1f} %"
+    for site in fit.sites:
+        cells = [few(site.rows), few(site.missing), few(site.events) if events else ""]
+        share = "–" if math.isnan(site.share) else f"{100 * site.share:.1f} %"
         lines.append(f"{site.site:<24.24}{cells[0]:>9}{cells[1]:>7}{cells[2]:>9}{share:>14}  {site.update}")
     return "\n".join([*lines, "─" * WIDTH])
 
@@ -117,9 +112,8 @@ def _sentences(fit: "Fit") -> Iterable[str]:
     if KINDS[fit.kind] and not fit.why_no_errors:
         said.append(KINDS[fit.kind])
     agreement = fit.heterogeneity
-    if agreement is not None and agreement.df > 0:
-        few_rows = any(site.rows < fit.min_rows for site in fit.sites)  # the degrees of freedom would tell how many
-        statistic = "" if few_rows else f"χ²({agreement.df}) = {agreement.statistic:.4g}, "
+    if agreement is not None and agreement.df != 0:
+        statistic = "" if math.isnan(agreement.df) else f"χ²({agreement.df}) = {agreement.statistic:.4g}, "
         said.append(f"Do the sites have the same coefficients? {statistic}p = {p_value(agreement.pvalue)} (Rao's score test).")
     said.append(f"Privacy: {fit.privacy}.")
     said += fit.notes

@@ -92,13 +92,13 @@ def errors(fit: "Fit") -> str:
     return "Standard errors are those of the model, from one sum of all sites' Hessians."
 
 
-def agreement(fit: "Fit", counts_hidden: bool) -> str:
+def agreement(fit: "Fit") -> str:
     """The test of all coefficients at once. Its degrees of freedom count the rows of sites that have few, and are not told with those."""
     found = fit.heterogeneity
-    if found is None or not found.df > 0 or math.isnan(found.pvalue):
+    if found is None or found.df == 0 or math.isnan(found.pvalue):
         return "Not tested: that takes a fit that came to its end, without a penalty, and two sites at least."
     p = "p < 0.0001" if found.pvalue < 1e-4 else f"p = {found.pvalue:.4f}"
-    statistic = "" if counts_hidden else f"χ²({found.df}) = {found.statistic:.4g}, "
+    statistic = "" if math.isnan(found.df) else f"χ²({found.df}) = {found.statistic:.4g}, "
     verdict = (
         "the sites' data speak against one set of coefficients for all of them."
         if found.pvalue < 0.05
