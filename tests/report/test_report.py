@@ -140,7 +140,8 @@ def test_counts_of_small_sites_are_nowhere_in_the_file(fits):
     written = fit.to_dict()
     assert [site["rows"] for site in written["sites"]] == [98_713, "nan", "nan"]
     assert written["heterogeneity"]["df"] == "nan"
-    assert not re.search("4817|3907|4391|8213|6229|7841|0.12347|0.23459", json.dumps([written["sites"], written["missing"], written["heterogeneity"]]))
+    told = json.dumps([written["sites"], written["missing"], written["heterogeneity"]])
+    assert not re.search("4817|3907|4391|8213|6229|7841|0.12347|0.23459", told)
     rows = {row[0]: row for row in rows_of(parsed(fit), "sites")}
     assert rows["small"][2:] == rows["next"][2:] == ["–", "–", "–", "–"]
 
