@@ -25,7 +25,7 @@ class Stopped(BaseException):
 
 def terms(case):
     method, loss, secure, absent = (CASES | SECURE_CASES)[case]
-    return terms_of(method, loss, secure, absent=absent, strikes=2, deadline=5.0, patience=5.0)
+    return terms_of(method, loss, secure, absent=absent, strikes=2, deadline=30.0, patience=30.0)
 
 
 class Interrupted:

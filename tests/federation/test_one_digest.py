@@ -75,11 +75,9 @@ class Threads:
 
 
 @pytest.mark.parametrize(("case", "secure", "orders"), [*FEW, *MANY])
-def test_every_way_of_running_it_gives_one_digest(case, secure, orders, tmp_path, monkeypatch):
+def test_every_way_of_running_it_gives_one_digest(case, secure, orders, tmp_path):
     if secure:
         pytest.importorskip("cryptography")
-    for name in ("exchange", "sums"):
-        monkeypatch.setattr(f"fedhybrid.federation.{name}.RESEND", 0.1)
     method, loss, absent = CASES[case]
     terms = terms_of(method, loss, secure, absent=absent)
     digests, alone = {}, set()
