@@ -19,7 +19,8 @@ def main() -> None:
     def answer(question: bytes) -> bytes:
         return question if question.startswith(EMPTY) else site.answer(question)
 
-    DirectSite(site.terms.address, place / keys.CA, rules.key, memory=rules.state / "node").serve(answer)
+    with site.locked():
+        DirectSite(site.terms.address, place / keys.CA, rules.key, memory=rules.state / "node").serve(answer)
 
 
 if __name__ == "__main__":

@@ -153,7 +153,7 @@ def test_a_site_that_is_killed_and_comes_back_changes_no_bit(without_state, secu
 @pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize("absent", ["wait", "bridge", "drop", "abort"])
 def test_a_site_that_is_gone_for_good_is_noticed_and_the_policy_is_followed(absent, secure, deploy):
-    patience, deadline = 6.0, 3.0
+    patience, deadline = 12.0, 6.0
     deployment = deploy(method="fedhybrid", sums=secure, absent=absent, patience=patience, deadline=deadline)
     deployment.simulated()  # compiles
     deployment.listen()
