@@ -4,10 +4,12 @@ import contextlib
 import glob
 import json
 import os
+import pty
 import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import numpy as np
@@ -20,6 +22,7 @@ import fedhybrid as fh
 from fedhybrid.cli import app
 from fedhybrid.inference.fit import Fit
 
+DATA = Path(__file__).parents[2] / "shared" / "data"
 FORMULA = "death ~ age + C(sex) + bmi"
 FIT = ("fit", "site_a.csv", "site_b.csv", "site_c.csv", "--formula", FORMULA, "--family", "binomial")
 
@@ -95,6 +98,25 @@ def test_json_is_one_object_on_stdout_and_nothing_else_is(tables, tmp_path):
     assert given["schema"] == "fedhybrid.fit/1"
     assert [site["update"] for site in given["sites"]] == ["newton", "newton", "gradient"]
     assert "result.json" in done.stderr
+
+
+def test_a_bar_shows_the_way_in_a_terminal_and_nowhere_else(tables, tmp_path):
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "COLUMNS": "80", "TERM": "xterm"}
+    command = [sys.executable, "-m", "fedhybrid", *FIT, "--out", str(tmp_path / "out")]
+    child = subprocess.Popen(command, cwd=tables, stdout=subprocess.PIPE, stderr=theirs, env=environment)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # the terminal's other end is closed
+        while part := os.read(ours, 4096):
+            shown += part
+    os.close(ours)
+    out, _ = child.communicate()
+    assert child.returncode == 0
+    assert re.search(r"round +[1-9]", shown.decode())
+    assert b"residual" in shown
+    assert out.decode().startswith("═" * 80)
+    assert b"residual" not in out
 
 
 ENDINGS = {
@@ -279,5 +301,9 @@ def test_the_examples_work_one_after_the_other(tables, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MINUTES)
-def test_the_examples_that_take_minutes_work(name, tmp_path):
-    assert run(tmp_path, *example_of(name)).exit_code == 0
+def test_the_examples_that_take_minutes_work(name, tmp_path, monkeypatch):
+    if name == "reproduce" and not DATA.is_dir():
+        pytest.skip(f"the paper's data are not in {DATA}")
+    monkeypatch.setenv("FEDHYBRID_DATA", str(DATA))
+    done = run(tmp_path, *example_of(name))
+    assert done.exit_code == 0, done.output

@@ -85,23 +85,23 @@ def fit(
     else:
         if weights is not None or offset is not None or reference is not None:
             raise InvalidConfig("weights, offset and reference name columns and go with a formula; here a site is (A, y, w, offset).")
-        given = by_arrays(sites, truth("fit: intercept", intercept))
+        given = by_arrays(sites, truth("fit: intercept", intercept), columns)
     fleet, model = _fleet(given, family, reg, update)
     _refuse_unsuited(model, covariance, given)
+    names, order = _names(given, fleet, model)
     scaled, scaling = standardised(fleet)
     raw = solve(scaled, tol=tol, max_rounds=max_rounds, transport=transport, progress=progress, callbacks=callbacks)
     tables = [Table.of(site, scaled.intercept) for site in scaled.sites]
     questions = Questions(tables)
     there = polished(questions, model, raw.x, scaled.total_weight * scaled.reg, raw.status in STANDING)
     result = scaling.result(_certified(raw, there, scaled, tol))
-    why, endless = _why_not_determined(questions, there, result, fleet, scaling, model, given, columns)
+    why, endless = _why_not_determined(questions, there, result, fleet, scaling, model, given)
     if endless:
         result = replace(result, status=Status.NO_MINIMISER, message=_said(Status.NO_MINIMISER))
     no_errors = _no_errors(result, fleet)
     answers = ask(
         questions, there.looks, model, there.z, scaling, intercept=given.intercept, kind=covariance, counted=counts, no_errors=no_errors
     )
-    names, order = _names(given, fleet, model, columns)
     answers = in_order(order, answers)
     seen, null = answers.seen, answers.null
     return Fit(
@@ -184,13 +184,13 @@ def _certified(raw: Result, there: Polished, fleet: Fleet, tol: float) -> Result
 
 
 def _why_not_determined(
-    questions: Questions, there: Polished, result: Result, fleet: Fleet, scaling: Scaling, model: Family, given: Given, columns: Any
+    questions: Questions, there: Polished, result: Result, fleet: Fleet, scaling: Scaling, model: Family, given: Given
 ) -> tuple[str, bool]:
     """Where the fit did not end well: which columns are to blame, if that can be seen; and whether coefficients grow without end."""
     information = total(there.looks).information
     if result.status is Status.SOLVED or np.any(fleet.reg > 0) or not information.size or not np.all(np.isfinite(information)):
         return "", False
-    names = [*(given.columns if columns is None else columns), *([INTERCEPT] if given.intercept else [])]
+    names = [*given.columns, *([INTERCEPT] if given.intercept else [])]
     if sentence := tied(questions, names, given.intercept):
         return sentence, False
     found = scaling.original(np.linalg.eigh(information)[1][:, 0]) if result.direction is None else result.direction
@@ -221,12 +221,9 @@ def _notes(given: Given, result: Result, why: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*([why] if why else []), *given.notes, *own)))
 
 
-def _names(given: Given, fleet: Fleet, model: Family, columns: Sequence[str] | None) -> tuple[tuple[str, ...], Array]:
+def _names(given: Given, fleet: Fleet, model: Family) -> tuple[tuple[str, ...], Array]:
     """Names of coefficients, the intercept first, and for each its place in the solver's x."""
-    own = given.columns if columns is None else tuple(str(column) for column in columns)
-    if len(own) != len(given.columns) or len(set(own)) < len(own) or INTERCEPT in own:
-        raise InvalidConfig(f"columns must be {len(given.columns)} different names, none of them {INTERCEPT}.")
-    names = np.array([*own, *([INTERCEPT] if given.intercept else [])], object)
+    names = np.array([*given.columns, *([INTERCEPT] if given.intercept else [])], object)
     p = len(names)
     first = np.roll(np.arange(p), 1) if given.intercept else np.arange(p)
     if not fleet.K:

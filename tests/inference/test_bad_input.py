@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
 
 import fedhybrid as fh
 
@@ -169,3 +170,43 @@ def test_sites_come_in_any_order():
     sites = tables()
     one, other = fitted(sites), fitted(dict(reversed(sites.items())))
     np.testing.assert_allclose(one.x, other.x, rtol=1e-13)
+
+
+# ── arrays ────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"columns": ["age"]}, "columns must be 2 different names"),
+        ({"columns": ["age", "age"]}, "columns must be 2 different names"),
+        ({"columns": ["Intercept", "age"]}, "none of them Intercept"),
+        ({"weights": "w"}, "weights, offset and reference name columns"),
+        ({"family": "multinomial", "reg": 0.1}, "fitted without a penalty here"),
+        ({"min_rows": 0.5}, "min_rows"),
+        ({"folmula": "y ~ x"}, "Did you mean formula"),
+    ],
+)
+def test_options_that_do_not_go_with_arrays_are_refused_before_the_fit(options, words):
+    sites = {name: (frame[["age", "bmi"]].to_numpy(), frame["death"].to_numpy()) for name, frame in tables().items()}
+    with pytest.raises(fh.InvalidConfig, match=words):
+        fh.fit(sites, **options, callbacks=[Never()])
+
+
+class Never(fh.Callback):
+    def begin(self, about):
+        pytest.fail("the fit has begun")
+
+
+@pytest.mark.parametrize("transport", [fh.Serial, fh.absent(rate=0.2, seed=3)], ids=["one at a time", "some are away"])
+def test_wherever_sites_are_the_fit_is_the_same(transport):
+    np.testing.assert_allclose(fitted(tables(), transport=transport).x, fitted(tables()).x, rtol=1e-10)
+
+
+def test_sparse_tables_are_fitted_as_they_are():
+    dense = {name: (frame[["age", "bmi"]].to_numpy(), frame["cost"].to_numpy()) for name, frame in tables().items()}
+    sparse = {name: (scipy.sparse.csr_array(A), y) for name, (A, y) in dense.items()}
+    for kind in ("model", "HC0", "HC3"):
+        one, other = fh.fit(dense, covariance=kind), fh.fit(sparse, covariance=kind)
+        np.testing.assert_allclose(one.x, other.x, rtol=1e-9)
+        np.testing.assert_allclose(one.bse, other.bse, rtol=1e-9)

@@ -81,3 +81,4 @@ def test_correct_digits_of_the_sets_of_nist_at_two_four_and_sixteen_sites(name):
             else:
                 assert fit.status in STANDING
                 assert found >= DIGITS[name]
+                assert np.all(np.abs(fit.x - truth) <= fit.error_bounds + 4.0 * np.spacing(np.abs(truth)))  # what was proved holds

@@ -1,6 +1,6 @@
 """What a fit is given, by a formula or as arrays: every site's rows, and what is known of their columns."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -9,6 +9,7 @@ import pandas as pd
 from ..status import InvalidConfig, InvalidData
 from ..tables.columns import listed
 from ..validation import read_sites
+from .fit import INTERCEPT
 
 if TYPE_CHECKING:
     from ..tables.design import Design
@@ -64,10 +65,13 @@ def _one_value(rows: Mapping[str, tuple[Any, ...]], design: "Design", min_rows: 
     ]
 
 
-def by_arrays(sites: Any, intercept: bool) -> Given:
+def by_arrays(sites: Any, intercept: bool, columns: Sequence[str] | None) -> Given:
     given = sites.values() if isinstance(sites, Mapping) else sites
     if isinstance(given, Iterable) and any(isinstance(site, pd.DataFrame) for site in given):
         raise InvalidConfig("data frames need a formula, such as 'death ~ age + C(sex)'; without one a site is (A, y).")
     read, _ = read_sites(sites, None)
-    names = tuple(f"x{c + 1}" for c in range(read[0].A.shape[1]))
+    p = read[0].A.shape[1]
+    names = tuple(f"x{c + 1}" for c in range(p)) if columns is None else tuple(str(column) for column in columns)
+    if len(names) != p or len(set(names)) < p or INTERCEPT in names:
+        raise InvalidConfig(f"columns must be {p} different names, none of them {INTERCEPT}.")
     return Given({site.name: tuple(site[1:]) for site in read}, names, intercept, (0,) * len(read), (), None)
