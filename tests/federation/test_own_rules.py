@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from harness import NAMES, Faulty, Federation, identity, terms_of
+from harness import NAMES, Faulty, Federation, IdleClock, identity, terms_of
 
 from fedhybrid.federation.envelope import ANSWER, Question, seal_question, unseal
 from fedhybrid.federation.site import Site
@@ -39,9 +39,9 @@ def test_a_question_with_fewer_sites_is_refused_whatever_the_terms_allow(tmp_pat
         assert unseal(site.answer(seal_question(question)), ANSWER)[0]["refused"] == refused
 
 
-def test_a_run_that_goes_on_with_fewer_sites_than_one_of_them_wants_ends(tmp_path):
+def test_a_run_that_goes_on_with_fewer_sites_than_one_of_them_wants_ends(tmp_path, monkeypatch):
+    IdleClock(monkeypatch)
     terms = terms_of("krylov", "squared", absent="drop", patience=2.0, deadline=2.0)
-    Federation(tmp_path / "warm", terms_of("krylov", "squared")).run()  # compiled: two seconds are for what follows
     federation = Federation(tmp_path / "run", terms)
     federation.sites["a"] = other(federation, "a", minimum_sites=4)
     result = federation.run(Faulty(federation, away=lambda name, count: name == "c" and count > 5))
@@ -57,11 +57,11 @@ def test_behind_masks_the_sites_own_number_is_the_fewest_of_a_sum(tmp_path):
     assert [federation.sites[name].vault.site.least for name in NAMES] == [4, 3, 3, 3]
 
 
-def test_of_two_sites_that_are_left_no_sum_is_taken(tmp_path):
+def test_of_two_sites_that_are_left_no_sum_is_taken(tmp_path, monkeypatch):
     """Four sites, two of which go: with two in a sum each could work out the other's numbers."""
     pytest.importorskip("cryptography")
+    IdleClock(monkeypatch)
     terms = terms_of("krylov", "squared", secure=True, absent="drop", patience=2.0, deadline=2.0)
-    Federation(tmp_path / "warm", terms_of("krylov", "squared")).run()
     federation = Federation(tmp_path / "run", terms)
     for name in ("a", "b"):  # who would agree to it
         federation.sites[name] = other(federation, name, minimum_sites=1)

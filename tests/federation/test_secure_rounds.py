@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from harness import NAMES, Faulty, Federation, identity, pooled, rows_of, terms_of
+from harness import NAMES, Faulty, Federation, IdleClock, identity, pooled, rows_of, terms_of
 from samples import same_bits
 
 import fedhybrid as fh
@@ -169,7 +169,7 @@ def test_a_site_that_dies_and_comes_back_changes_no_bit(method, loss, absent, wi
 
 @pytest.mark.parametrize("rate", [0.3])
 def test_with_bridging_random_absence_leaves_the_answer_exact(rate, tmp_path, monkeypatch):
-    undisturbed("fedhybrid", "squared")  # compiled: a deadline of 0.04 s is for what follows
+    IdleClock(monkeypatch)
     monkeypatch.setattr("fedhybrid.federation.sums.RESEND", 0.05)  # after the deadline: for rounds that need everyone
     federation = Federation(tmp_path, terms_of("fedhybrid", "squared", secure=True, absent="bridge", deadline=0.04))
     chance, x = random.Random(2), expected("fedhybrid", "squared").x
@@ -206,8 +206,8 @@ def test_a_scale_at_which_values_do_not_fit_is_made_coarser(tmp_path):
     assert np.linalg.norm(result.x - x) <= 1e-10 * np.linalg.norm(x)
 
 
-def test_a_site_that_is_gone_for_good_is_left_out_if_the_terms_say_so(tmp_path):
-    expected("krylov", "squared")
+def test_a_site_that_is_gone_for_good_is_left_out_if_the_terms_say_so(tmp_path, monkeypatch):
+    IdleClock(monkeypatch)
     federation = Federation(tmp_path, terms_of("krylov", "squared", secure=True, absent="drop", patience=5.0, deadline=5.0))
     result = federation.run(Faulty(federation, away=lambda name, count: name == "c" and count > 8))
     rest = pooled(federation.terms, federation.data, without=("c",))
