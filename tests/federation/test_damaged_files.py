@@ -119,6 +119,9 @@ def outcome(interrupted, folder, named, part):
         return "an error that names the file"
     if result.status is fh.Status.QUORUM_LOST:
         return "the run ends: " + result.message.split(". ")[1][:60]
+    if result.names != interrupted.terms.names:  # it could not keep its state: something stands where its file belongs
+        assert any("b took no part to the end" in note for note in result.notes)
+        return "the site is put out, and the result says so"
     assert same_bits(result.x, interrupted.whole.x), "another answer"
     assert same_bits(result.trace.x0, interrupted.whole.trace.x0), "another way to it"
     return "the same bits"
