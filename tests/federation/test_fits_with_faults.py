@@ -63,10 +63,10 @@ def at_round(number, act):
 @pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize(("rate", "most"), [(0.1, 1.5), (0.3, 2.0)])
 def test_sites_that_skip_questions_at_random_change_nothing_but_the_rounds(rate, most, secure, deploy, monkeypatch):
-    resend_after(monkeypatch, 1.0)  # for the questions that everybody has to answer
+    resend_after(monkeypatch, 2.5)  # after the deadline: only what everybody has to answer is asked again
     for module in (exchange, sums):
         monkeypatch.setattr(module, "GRACE", 1.0)  # so that who answers is late by chance alone, and not by a busy machine
-    deployment = deploy(method="fedhybrid", sums=secure, absent="bridge", deadline=4.0)
+    deployment = deploy(method="fedhybrid", sums=secure, absent="bridge", deadline=2.0)
     undisturbed, chance, skipped = deployment.simulated(), random.Random(3), []
 
     def skipping(name, answer):

@@ -83,4 +83,4 @@ def test_a_round_of_a_fit_takes_hardly_longer_than_an_empty_one(secure, tmp_path
     }
     print(json.dumps(figures))
     record_property("figures", figures)
-    assert figures["ratio"] <= 1.2 if not secure else figures["ratio"] <= 1.5
+    assert figures["ratio"] <= 1.2
