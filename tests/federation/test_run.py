@@ -122,9 +122,8 @@ def test_with_bridging_random_absence_leaves_the_answer_exact(rate, tmp_path, mo
     chance, x = random.Random(2), expected("fedhybrid", "squared").x
     federation = Federation(tmp_path, terms_of("fedhybrid", "squared", absent="bridge", deadline=0.05))
     result = federation.run(Faulty(federation, away=lambda name, count: count > 4 and chance.random() < rate))
-    print(
-        f"{rate:.0%} away: {result.rounds} rounds, {expected('fedhybrid', 'squared').rounds} without, {np.linalg.norm(result.x - x):.1e} off"
-    )
+    undisturbed, off = expected("fedhybrid", "squared").rounds, np.linalg.norm(result.x - x)
+    print(f"{rate:.0%} away: {result.rounds} rounds, {undisturbed} without, {off:.1e} off")
     assert result.status is fh.Status.SOLVED
     assert np.linalg.norm(result.x - x) <= 1e-9 * np.linalg.norm(x)
     assert any("stood in" in note for note in result.notes)
