@@ -125,7 +125,7 @@ class Driver:
         static = (self.algorithm.step, self.capacity)
         self.state, self.watch, rows, filled = self.clients.call(advance, static, self.state, self.watch, *limits)
         steps = int(filled)
-        new = {name: np.asarray(column[:steps]) for name, column in rows._asdict().items()}
+        new = {name: np.asarray(column)[:steps].copy() for name, column in rows._asdict().items()}
         self.trace.extend(new)
         seconds = time.monotonic() - began
         self.pace = max(1.0, min(2.0 * self.pace, BETWEEN_LOOKS * max(1, steps) / max(seconds, 1e-9)))

@@ -83,24 +83,28 @@ def advance(
     def once(carry: tuple) -> tuple:
         state, watch, rows, filled = carry
         state_next = step(clients, state)
-        watch = _look(watch, state.x0, state_next)
-        row = Rows(state_next.x0, state_next.residual, *state_next.local.meter)
-        rows = jax.tree.map(lambda column, entry: column.at[filled].set(entry), rows, row)
+        watch = _look(watch, state.x0, state_next.x0, state_next.residual)
+        rows = _noted(rows, filled, Rows(state_next.x0, state_next.residual, *state_next.local.meter))
         return state_next, watch, rows, jnp.where(watch.halt == Halt.NONFINITE, filled, filled + 1)  # such a row is not kept
 
     return clients.while_loop(going, once, (state, watch, rows, jnp.zeros((), jnp.int64)))
 
 
-def _look(watch: Watch, x0_before: Array, state: Any) -> Watch:
-    r = state.residual
-    finite = jnp.isfinite(r) & jnp.all(jnp.isfinite(state.x0))
+@jax.jit  # where the loop is Python's, one call in place of many
+def _noted(rows: Rows, filled: Array, row: Rows) -> Rows:
+    return jax.tree.map(lambda column, entry: column.at[filled].set(entry), rows, row)
+
+
+@jax.jit
+def _look(watch: Watch, x0_before: Array, x0: Array, r: Array) -> Watch:
+    finite = jnp.isfinite(r) & jnp.all(jnp.isfinite(x0))
     better = finite & (r < watch.best)
     best = jnp.where(better, r, watch.best)
     largest = jnp.where(finite, jnp.maximum(watch.largest, r), watch.largest)
     progress = finite & (r < 0.99 * watch.mark)
     idle = jnp.where(progress, 0, watch.idle + 1)
 
-    wanted = (r <= watch.ask * jnp.maximum(1.0, norm(state.x0))) | (r <= watch.ask_relative * largest)
+    wanted = (r <= watch.ask * jnp.maximum(1.0, norm(x0))) | (r <= watch.ask_relative * largest)
     # below what is wanted anyway, growth means nothing: a start at the optimum has a residual of rounding errors
     best_x0 = jnp.where(better, x0_before, watch.best_x0)
     reference = jnp.maximum(best, watch.ask * jnp.maximum(1.0, norm(best_x0)))
