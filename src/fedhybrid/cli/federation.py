@@ -115,7 +115,7 @@ def federation_renew(
     with plain_errors():
         folders.need_flower()
         from ..federation import keys
-        from ..federation.connection import host_of
+        from ..federation.schema import host_of
 
         keys.renew_server(folder, (host_of(folders.terms_of(folder).address), *_names(host)))
     typer.echo(f"{folder / 'server.crt'} is new. Start the server again.")

@@ -14,6 +14,7 @@ from ..result import Result
 from ..status import InvalidConfig, Status
 from .ending import RESULT, TO_BE_CONTINUED
 from .folder import RUN, TERMS_FILE, check_method, check_registered, need_flower, terms_of
+from .schema import host_of
 from .server import serve
 from .signals import Stopped, stopped_by_signals
 from .simulate import RULES, rules_beside
@@ -27,7 +28,7 @@ EVENTS, AGREED = "events.jsonl", "terms"
 
 def server(folder: Path, host: str | None, port: int | None, insecure: bool, console: Console) -> int:
     need_flower()
-    from .connection import host_of, is_loopback
+    from .connection import is_loopback
     from .processes import Server
 
     terms = terms_of(folder)

@@ -5,7 +5,6 @@ import fcntl
 import ipaddress
 import json
 import os
-import re
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,14 +24,6 @@ def trusting(ca: str | Path) -> ssl.SSLContext:
         raise InvalidConfig(f"{ca} cannot be used as the CA certificate: {error.strerror or error}.") from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
-
-
-def host_of(address: str) -> str:
-    """The host in "host:port" or "[host]:port"."""
-    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})", address)
-    if not match or not 0 < int(match[3]) < 65536:
-        raise InvalidConfig(f"{address!r} is not an address: give host:port, as in fl.example.org:9443.")
-    return match[1] or match[2]
 
 
 def is_loopback(host: str) -> bool:

@@ -51,7 +51,6 @@ from fedhybrid.federation.connection import (
     NOT_REGISTERED,
     NodeMemory,
     error_code,
-    host_of,
     is_final,
     is_loopback,
     only_user,
@@ -59,6 +58,7 @@ from fedhybrid.federation.connection import (
     trusting,
 )
 from fedhybrid.federation.link import Answer
+from fedhybrid.federation.schema import host_of
 from fedhybrid.status import InvalidConfig
 
 HEARTBEAT, BEAT = 10.0, 4.0  # the shortest interval that Flower takes: a silent site counts as away after twice that; how often we send

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..status import InvalidConfig
+from .schema import host_of
 from .simulate import RULES
 from .terms import Terms, read_terms
 
@@ -118,7 +119,6 @@ def init(folder: Path, plan: Plan) -> Terms:
     """Make the folder: keys, terms, and a folder for every site. All is checked before anything is written."""
     need_flower()
     from . import keys
-    from .connection import host_of
 
     if os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir())):
         raise InvalidConfig(f"{folder} is there already, and nothing is overwritten: name a new folder.")

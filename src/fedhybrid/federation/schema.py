@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from ..status import InvalidConfig
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})")
 LARGEST_FILE = 1 << 20
 
 
@@ -74,6 +75,19 @@ def site_name(name: str, value: Any) -> str:
     if not isinstance(value, str) or not NAME.fullmatch(value):
         raise InvalidConfig(f"{name}: {str(value)[:80]!r} is no name for a site: 1 to 64 letters, digits, _ and -.")
     return value
+
+
+def address(name: str, value: Any) -> str:
+    host_of(value, name)
+    return str(value)
+
+
+def host_of(value: Any, name: str = "") -> str:
+    """The host in "host:port" or "[host]:port"."""
+    match = ADDRESS.fullmatch(value) if isinstance(value, str) else None
+    if not match or not 0 < int(match[3]) < 65536:
+        raise InvalidConfig(f"{name}{': ' * bool(name)}{str(value)[:80]!r} is not an address: give host:port, as in fl.example.org:9443.")
+    return match[1] or match[2]
 
 
 def truth(name: str, value: Any) -> bool:

@@ -19,7 +19,7 @@ from ..algorithms.base import Algorithm
 from ..fleet import Fleet
 from ..problem import free_entries
 from ..status import InvalidConfig
-from .schema import Key, labels, load, number, one_of, penalty, read_section, refuse_unknown, site_name, text, texts, truth, whole
+from .schema import Key, address, labels, load, number, one_of, penalty, read_section, refuse_unknown, site_name, text, texts, truth, whole
 
 LOSSES = {
     "squared": losses.squared,
@@ -55,7 +55,7 @@ SECURE = {
     "threshold": Key(whole(2), None),  # sites that together can undo a mask; default: two thirds, at least 2
     "bits": Key(whole(8, 60), 40),  # of the fixed point
 }
-NETWORK = {"address": Key(text, "127.0.0.1:9092")}
+NETWORK = {"address": Key(address, "127.0.0.1:9092")}
 SECTIONS = ("problem", "method", "rounds", "secure", "network", "sites")
 
 
@@ -166,12 +166,12 @@ def read_terms(path: Path) -> Terms:
     problem = Problem(**read_section("[problem]", given.get("problem", {}), PROBLEM))
     rounds = Rounds(**read_section("[rounds]", given.get("rounds", {}), ROUNDS))
     secure = Secure(**read_section("[secure]", given.get("secure", {}), SECURE))
-    address = read_section("[network]", given.get("network", {}), NETWORK)["address"]
+    network = read_section("[network]", given.get("network", {}), NETWORK)
     method = given.get("method", {"name": "krylov"})
     if not isinstance(method, dict) or not isinstance(method.get("name"), str):
         raise InvalidConfig("[method] needs a name, such as krylov.")
     ordered = (("name", method["name"]), *sorted((key, value) for key, value in method.items() if key != "name"))
-    terms = Terms(problem, ordered, rounds, secure, address, _sites(given.get("sites", {})))
+    terms = Terms(problem, ordered, rounds, secure, network["address"], _sites(given.get("sites", {})))
     _check(terms)
     return terms
 
