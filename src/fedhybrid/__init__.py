@@ -1,5 +1,7 @@
 """FedHybrid: fit convex models over data that stays where it is. Each site chooses how much work it does; the answer is exact."""
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from . import datasets as datasets
 from . import partition as partition
 from . import theory as theory
@@ -39,11 +41,6 @@ from .clients.clock import Clock as Clock
 from .clients.serial import Serial as Serial
 from .clients.stacked import Stacked as Stacked
 from .costs import choose as choose
-from .estimators.classifier import FederatedLogisticRegression as FederatedLogisticRegression
-from .estimators.huber import FederatedHuberRegressor as FederatedHuberRegressor
-from .estimators.regressors import FederatedLinearRegression as FederatedLinearRegression
-from .estimators.regressors import FederatedPoissonRegressor as FederatedPoissonRegressor
-from .estimators.regressors import FederatedRidge as FederatedRidge
 from .fleet import Fleet as Fleet
 from .front import fit as fit
 from .inference.fit import Fit as Fit
@@ -66,3 +63,26 @@ from .status import Status as Status
 from .tune import tune as tune
 
 __version__ = "0.1.0"
+
+if _TYPE_CHECKING:
+    from .estimators.classifier import FederatedLogisticRegression as FederatedLogisticRegression
+    from .estimators.huber import FederatedHuberRegressor as FederatedHuberRegressor
+    from .estimators.regressors import FederatedLinearRegression as FederatedLinearRegression
+    from .estimators.regressors import FederatedPoissonRegressor as FederatedPoissonRegressor
+    from .estimators.regressors import FederatedRidge as FederatedRidge
+
+
+def __getattr__(name: str) -> object:
+    """The estimators are found when they are asked for: with them comes all of scikit-learn, which nothing else needs."""
+    if name.startswith("Federated"):
+        from . import estimators
+
+        if name in estimators.__all__:
+            return getattr(estimators, name)
+    raise AttributeError(f"module 'fedhybrid' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    from .estimators import __all__ as found_when_asked_for
+
+    return [*globals(), *found_when_asked_for]

@@ -13,7 +13,7 @@ from samples import same_bits
 
 import fedhybrid as fh
 from fedhybrid.federation.envelope import ANSWER as ANSWER_KEYS
-from fedhybrid.federation.envelope import Answer, read_answer, seal_answer, unseal
+from fedhybrid.federation.envelope import Answer, read_answer, read_question, seal_answer, unseal
 
 
 @functools.cache
@@ -192,7 +192,48 @@ def test_a_site_that_lies_is_put_out_and_the_answer_is_that_of_the_others(method
     assert result.status is fh.Status.SOLVED
     assert np.linalg.norm(result.x - rest.x) <= 1e-10 * max(1.0, np.linalg.norm(rest.x))
     assert any("b took no part to the end: b was put out after 3 replies" in note for note in result.notes)
-    assert any("moves the answer by at most" in note for note in result.notes)
+    assert any("moves the others' answer by at most" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("direction", ["where it hurts most", "along x", "at random"])
+def test_a_lie_within_the_bound_moves_the_answer_by_no_more_than_is_said_and_is_no_solution(direction, tmp_path, monkeypatch):
+    """Site b answers as if its gradient were v, ‖v‖ = G, wherever it is asked: the others' answer then moves by H⁻¹v, H theirs."""
+    IdleClock(monkeypatch)
+    G, mu = 3.0, 0.3
+    given = terms_of("fedhybrid", "squared", largest_gradient=G, most=150)
+    terms = replace(given, method=(("name", "fedhybrid"), ("mu", mu), ("a", (1.0, 1.0)), ("b", (0.2, 0.9))))
+    data = {name: (np.column_stack([A, np.ones(len(A))]), y) for name, (A, y) in rows_of("squared").items()}
+    N = sum(len(y) for _, y in data.values())
+    penalty = np.diag([0.1, 0.1, 0.1, 0.0]) * 3 / 4  # the sites share it
+    H = sum(A.T @ A for name, (A, _) in data.items() if name != "b") / N + penalty
+    target = sum(A.T @ y for name, (A, y) in data.items() if name != "b") / N
+    x = np.linalg.solve(H, target)
+    values, vectors = np.linalg.eigh(H)
+    v = {"where it hurts most": vectors[:, 0], "along x": x, "at random": np.random.default_rng(0).normal(size=4)}[direction]
+    v *= 0.9999 * G / np.linalg.norm(v)
+    federation = Federation(tmp_path, terms)
+
+    class Lying(Faulty):
+        def push(self, messages):
+            self.question = read_question(next(iter(messages.values())))
+            super().push(messages)
+
+        def pull(self, timeout):
+            found = super().pull(timeout)
+            lies = self.question.kind == "ask" and self.question.numbers == (0,) and found and found[0][0] == "b"
+            if not lies:
+                return found
+            x0 = self.question.body[:4]
+            return [("b", altered(found[0][1], lambda row: np.append(x0 - v / mu, row[4:])))]
+
+    result = federation.run(Lying(federation))
+    moved = np.linalg.norm(result.x - x)
+    note = next(note for note in result.notes if "moves the others' answer" in note)
+    print(f"{direction}: moved by {moved:.4g}, {moved * values[0] / G:.4f} of the bound. {result.status}. {note}")
+    assert np.linalg.norm(result.x - np.linalg.solve(H, target - v)) <= 1e-6
+    assert moved <= G / values[0]
+    assert f"at most {G / values[0]:.3g}" in note
+    assert result.status is not fh.Status.SOLVED  # by the certificate, which b answered as it is
 
 
 def test_nothing_that_a_site_sends_in_anothers_name_or_of_another_run_counts(tmp_path):

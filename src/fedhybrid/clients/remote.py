@@ -15,6 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..algorithms.oracle import unpack
+from ..certificate import hessian_at
 from ..federation.envelope import Question
 from ..federation.events import Events
 from ..federation.exchange import Exchange
@@ -51,6 +53,7 @@ class Remote:
         self.since = dict.fromkeys(self.names, 0)  # the last round in which each took part
         self.last: dict[str, tuple[int, np.ndarray]] = {}  # round and reply that may stand in
         self.digests: list[str] = []  # of the last few questions
+        self.m_without_one = 0.0  # least curvature of all sites but one, whichever that is, where single sites are judged
 
     def enrol(self, epoch: int) -> None:
         """Who is there, and how much their rows weigh together."""
@@ -158,6 +161,8 @@ class Remote:
         if stale:
             self.last |= answers
         rows = [(self.last if stale else answers)[name][1] for name in self.names]
+        if self.protocol.questions[number].fn is hessian_at and self.terms.rounds.largest_gradient is not None:
+            self.m_without_one = _least_without_one(np.stack([unpack(row, self.d) for row in rows]))
         total = jax.tree.map(lambda *leaves: functools.reduce(jnp.add, leaves), *(decoded(up.unpack(row)) for row in rows))
         return len(answers), frozenset(name for name, (round, _) in answers.items() if round == self.round), total
 
@@ -220,6 +225,11 @@ class Remote:
                 questions.append(past("again", last, numbers, np.concatenate(bodies), since))
                 numbers, bodies, given = [], [], last
         return questions
+
+
+def _least_without_one(hessians: np.ndarray) -> float:
+    """How a lying site may inflate its own Hessian does not matter: the sum without it is among these."""
+    return float(min(np.linalg.eigvalsh(hessians.sum(axis=0) - own)[0] for own in hessians))
 
 
 def _says_how_private(row: np.ndarray) -> str:

@@ -66,6 +66,7 @@ class Run:
         self.label = "plain"
         self.noise: dict[str, Any] = {}  # how private each site is, in a private run
         self.left: dict[str, str] = {}  # who is gone, and why
+        self.m_without_one = 0.0
 
     def finish(self) -> Result:
         standing, start = self.terms, jnp.zeros(self.terms.stand_in().d)
@@ -103,7 +104,9 @@ class Run:
             objective = Roster(terms.n, stand_in.d, stand_in.reg, stand_in.loss, terms.names, remote.row_norm, self.agreed)
             limits = Limits(terms.rounds.tol, terms.rounds.most, float("inf"))
             driver = Driver(objective, remote, algorithm, start, limits, None, self.events, start_given=epoch > 0)
-            return driver.finish()
+            result = driver.finish()
+            self.m_without_one = remote.m_without_one
+            return result
         except QuorumLost as error:  # before the first round
             self.events.tell("ended", status=str(error.status), why=str(error))
             return nothing_done(error, start, terms, str(algorithm.spec))
@@ -167,8 +170,11 @@ class Run:
         if told["state lost"]:
             notes.append(f"Sites lost their state {told['state lost']} times, and were given it back.")
         largest = self.terms.rounds.largest_gradient
-        if largest is not None and result.m_hat > 0:
-            notes.append(f"A site that lies within the agreed largest gradient moves the answer by at most {largest / result.m_hat:.3g}.")
+        if largest is not None and self.m_without_one > 0:
+            notes.append(
+                f"One site that lies within the agreed largest gradient, {largest:g}, moves the others' answer by at most "
+                f"{largest / self.m_without_one:.3g}: the curvature of all sites but one is at least {self.m_without_one:.3g}."
+            )
         return replace(result, privacy=label, notes=(*notes[: 1 + len(who)], *result.notes, *notes[1 + len(who) :]))
 
 
