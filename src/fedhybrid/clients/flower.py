@@ -24,6 +24,10 @@ SILENCE, LIFE = 60.0, 12 * 3600.0
 log = logging.getLogger(__name__)
 
 
+def _asleep(seconds: float, replies: int) -> None:
+    time.sleep(seconds)
+
+
 def packed(data: bytes) -> RecordDict:
     return RecordDict({RECORD: ConfigRecord({KEY: data})})
 
@@ -78,7 +82,7 @@ class Post:
 class GridLink:
     """A Link over a Grid. `names`: each registered public key (PEM) and the name of its site; other nodes are not seen.
 
-    `sent` is called after questions have gone out. `wait` waits so many seconds at most, less where it knows that an answer came.
+    `sent` is called after questions have gone out. `wait(seconds, replies)` waits until so many have come, but not longer than this.
     """
 
     def __init__(
@@ -86,9 +90,10 @@ class GridLink:
         grid: Grid,
         names: Mapping[bytes, str],
         sent: Callable[[], None] = lambda: None,
-        wait: Callable[[float], object] = time.sleep,
+        wait: Callable[[float, int], object] | None = None,
     ) -> None:
-        self.grid, self.names, self._sent, self._wait = grid, dict(names), sent, wait
+        self.grid, self.names, self._sent = grid, dict(names), sent
+        self._wait, self._first = (_asleep, FIRST_PAUSE) if wait is None else (wait, LAST_PAUSE)
         self.refused: dict[str, int] = {}  # replies that were an error or not of the agreed form, by site
         self._posts: dict[str, Post] = {}
         self._nodes: dict[str, tuple[int, str]] = {}
@@ -109,18 +114,21 @@ class GridLink:
             self._forget()  # it goes out in a later pull
 
     def pull(self, timeout: float) -> list[tuple[str, bytes]]:
-        deadline, pause = time.monotonic() + timeout, FIRST_PAUSE
+        """Looks when all may be there, or after a pause: a look in vain keeps the SuperLink from the sites."""
+        deadline, pause = time.monotonic() + timeout, self._first
         while True:
             try:
                 self._send()
+                flying = sum(len(post.flying) for post in self._posts.values())
+                self._wait(min(pause, max(0.0, deadline - time.monotonic())), flying)
                 answers = list(self._answers())
             except ConnectionError:  # the SuperLink is being started again: what is on its way is lost
                 self._forget()
                 answers = []
+                time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
             left = deadline - time.monotonic()
             if answers or left <= 0:
                 return answers
-            self._wait(min(pause, left))
             pause = min(1.5 * pause, LAST_PAUSE)
 
     def present(self) -> frozenset[str]:

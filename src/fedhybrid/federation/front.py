@@ -5,7 +5,7 @@ signed by a registered key, and the others on it must bear the same key; else no
 whole, within its limits, before it is passed on. All waits have an end, and who has shown no key yet gives way to newcomers.
 
 A site that asks for questions when there are none is kept waiting a little, until `wake` says that there are new ones; and
-`wait_for_arrival` ends when a site asks again after a reply. So neither end needs to ask the SuperLink over and over, which costs it
+`wait_for_replies` ends when sites ask again after their replies. So neither end needs to ask the SuperLink over and over, which costs it
 5 ms of processor time for every request.
 """
 
@@ -71,7 +71,7 @@ class Front:
         self._socket = _listen(host, port, insecure=certificate is None)
         self.port: int = self._socket.getsockname()[1]
         self._open: dict[asyncio.Task[None], bool] = {}  # in order of arrival; whether it has shown a key
-        self._arrived = threading.Event()
+        self._arrival, self._replies = threading.Condition(), 0
         self._news = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="front", daemon=True)
@@ -87,10 +87,11 @@ class Front:
             with contextlib.suppress(RuntimeError):  # closed already
                 self._loop.call_soon_threadsafe(self._wake)
 
-    def wait_for_arrival(self, seconds: float) -> None:
-        """Wait until a site has sent a whole reply, but not longer than this."""
-        self._arrived.wait(seconds)
-        self._arrived.clear()
+    def wait_for_replies(self, seconds: float, count: int) -> None:
+        """Wait until sites have sent so many whole replies since the last time, but not longer than this."""
+        with self._arrival:
+            self._arrival.wait_for(lambda: self._replies >= max(1, count), seconds)
+            self._replies = 0
 
     def _wake(self) -> None:
         self._news.set()
@@ -188,7 +189,9 @@ class Front:
                 if not self._is_lawful(path, body):
                     raise Refused(400, "this is not a message that a site sends")
                 if replied and path == PULL:
-                    self._arrived.set()
+                    with self._arrival:
+                        self._replies += 1
+                        self._arrival.notify_all()
                 replied = path == PUSH or (replied and path != PULL)
                 if path == PULL:
                     if asked is self._news:  # nothing can be there that was not there before

@@ -232,7 +232,7 @@ class _WatchedLink(GridLink):
     """A GridLink that hears from the front when to look, and ends with a sentence when the SuperLink has failed for good."""
 
     def __init__(self, run: Run, names: Mapping[bytes, str], process: Process, front: Front) -> None:
-        super().__init__(run, names, front.wake, front.wait_for_arrival)
+        super().__init__(run, names, front.wake, front.wait_for_replies)
         self._process = process
 
     def push(self, messages: Mapping[str, bytes]) -> None:
