@@ -237,6 +237,16 @@ def test_what_goes_on_beyond_a_forest_has_an_arrow(fits):
     assert "go on beyond the picture" not in words_of(parsed(fit).find(".//section[@id='coefficients']"))
 
 
+def test_a_factor_beside_columns_of_small_units_stays_in_the_picture(fits):
+    fit = fits["binomial"]
+    narrow, estimates = fit.covariance.copy(), fit.x.copy()
+    narrow[1, :], narrow[:, 1] = 0.0, 0.0
+    narrow[1, 1], narrow[2, 2], estimates[1] = 1e-4, 0.04, math.log(1.0041)  # a year of age, and a yes or no
+    root = parsed(replace(fit, covariance=narrow, x=estimates))
+    assert not find(root, "beyond", "coefficients")
+    assert "1.00 (0.985 to 1.02)" in words_of(root.find(".//section[@id='coefficients']"))
+
+
 def test_convergence_is_drawn_on_a_logarithmic_scale(fits):
     fit = fits["binomial"]
     dots = find(parsed(fit), "dot", "convergence")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 NOT_TOLD = "–"
 LONG = 24  # rows of a table beyond which it scrolls in a box of its own; printed, it is whole
-WIDEST = 10.0  # intervals wider than so many times the middle one do not stretch a forest's axis
+WIDEST = 50.0  # intervals wider than so many times the middle one do not stretch a forest's axis
 
 
 def section(name: str, title: str, *children: Any) -> Markup:
@@ -135,7 +135,7 @@ def _short(value: float) -> str:
     """Three digits that count."""
     if not math.isfinite(value):
         return number(value)
-    return f"{value:,.0f}" if 1e3 <= abs(value) < 1e6 else f"{value:.3g}"
+    return f"{value:,.0f}" if 1e3 <= abs(value) < 1e6 else f"{value:#.3g}".rstrip(".")
 
 
 def _equals(p: float) -> str:
