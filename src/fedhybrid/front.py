@@ -74,6 +74,7 @@ def fit(
     update      each site's work: gradient, diagonal, newton, newton-cg, or "auto"
     min_rows    counts of a site with fewer rows are not told
     """
+    family_of(family)  # a name that is none is refused before anything is said about the data
     if covariance not in KINDS:
         raise InvalidConfig(f"covariance must be one of {', '.join(KINDS)}, not {covariance!r}.")
     counts, min_rows = truth("fit: counts", counts), whole("fit: min_rows", min_rows)

@@ -77,6 +77,7 @@ REFUSED = {
     "no names": (lambda: list(tables().values()), {}, "a dict of data frames by name"),
     "no formula": (tables, {"formula": None}, "data frames need a formula"),
     "another family": (tables, {"family": "gamma"}, "family must be one of gaussian, binomial"),
+    "another family, of text": (lambda: changed("both", death="yes"), {"family": "logistic"}, "family must be one of gaussian, binomial"),
     "another covariance": (tables, {"covariance": "HC9"}, "covariance must be one of model, HC0"),
     "one cluster": (lambda: {"north": tables()["north"]}, {"covariance": "site"}, "needs two sites at least"),
 }
