@@ -15,7 +15,7 @@ import pandas as pd
 
 from ..disclosure import withheld
 from ..status import InvalidConfig, InvalidData
-from .columns import NUMERIC, TEXT_BY_ONE_ENTRY, close, complete_rows, finite, levels_of, listed, numbers, sorted_levels, weights_of
+from .columns import NUMERIC, TEXT_BY_ONE_ENTRY, close, complete_rows, finite, levels_of, listed, numbers, refuse_numbers_as_text, sorted_levels, weights_of
 from .design import Design, design_of
 from .formula import Factor, Formula, parse
 from .response import LABELS, read_response, reference_first, settle_response
@@ -64,6 +64,8 @@ def describe(
         column = kept[factor.columns[0]]
         if factor.category or (factor.expression is None and column.kind not in NUMERIC):
             levels[column.name] = levels_of(site, column)
+            if not factor.category:
+                refuse_numbers_as_text(site, column.name, levels[column.name])
         else:
             numbers(site, factor, kept)  # refuses text
     if weights is not None:

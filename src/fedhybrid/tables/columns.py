@@ -157,6 +157,25 @@ def listed(names: Iterable[Any], most: int = 5) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
+def refuse_numbers_as_text(site: str, name: str, levels: Iterable[Any]) -> None:
+    """A column that would be a category because of a few entries, and was not meant to be one."""
+    texts = [level for level in levels if isinstance(level, str)]
+    plain, readable = (sum(_reads_as_number(text.replace(",", mark)) for text in texts) for mark in (",", "."))
+    if plain < len(texts) < 2 * readable:
+        raise InvalidData(
+            f"{site}: the column {name} is text, but most of its different entries read as numbers. {TEXT_BY_ONE_ENTRY}; mend it, or "
+            f"write C({name}) in the formula if it is a category."
+        )
+
+
+def _reads_as_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def close(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, list(known), n=1)
     return f" Did you mean {near[0]}?" if near else ""
