@@ -451,7 +451,9 @@ def test_a_design_without_one_of_its_keys_is_refused(key):
 @pytest.mark.parametrize("entries", [["27,5", "31.2", "18.9"], ["27,5", "31,2", "18,9"], ["1", "2", "unknown"]])
 def test_numbers_that_are_text_by_an_accident_are_no_category(entries):
     frames = {name: pd.DataFrame({"y": [1.0, 2.0, 4.0], "bmi": entries}) for name in ("north", "south")}
-    with pytest.raises(fh.InvalidData, match=r"north: the column bmi is text, but most of its different entries read as numbers\..*C\(bmi\)"):
+    with pytest.raises(
+        fh.InvalidData, match=r"north: the column bmi is text, but most of its different entries read as numbers\..*C\(bmi\)"
+    ):
         agree(frames, "y ~ bmi", family="gaussian")
     design, _ = agree(frames, "y ~ C(bmi)", family="gaussian")
     assert len(design.columns) == 2

@@ -1,6 +1,7 @@
 """The command line: parse, call, print."""
 
 from collections.abc import Callable
+from typing import Annotated
 
 import typer
 
@@ -9,8 +10,16 @@ from . import federation, paper, statistics
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
+def _say_version(asked: bool) -> None:
+    if asked:
+        version()
+        raise typer.Exit
+
+
 @app.callback()
-def main() -> None:
+def main(
+    asked: Annotated[bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
     """FedHybrid: fit convex models over data that stays where it is."""
 
 

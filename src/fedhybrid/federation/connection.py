@@ -122,4 +122,4 @@ def refusal_of(error: Exception, address: str, insecure: bool, seconds: float) -
         why = "the server hung up: if it speaks TLS, give its CA certificate"
     else:
         why = f"no connection ({text or type(error).__name__}); it is tried again"
-    return ConnectionRefused(f"{address}: {why} (for {seconds:.0f} s).")
+    return ConnectionRefused(f"{address}: {why}{f' (for {seconds:.0f} s)' if seconds >= 1 else ''}.")

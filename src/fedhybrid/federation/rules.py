@@ -79,6 +79,8 @@ def read_rules(path: Path) -> Rules:
 
 def read_rows(path: Path, problem: Problem) -> tuple:
     """(A, y, w, offset) from the columns that were agreed on; others are not looked at."""
+    if not path.exists():
+        raise InvalidData(f"there is no table {path}: put it there, or name it by --data.")
     header, table = read_numbers(path)
     wanted = [*problem.features, problem.response, *(name for name in (problem.weight, problem.offset) if name)]
     if missing := [name for name in wanted if name not in header]:

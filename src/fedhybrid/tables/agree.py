@@ -15,7 +15,19 @@ import pandas as pd
 
 from ..disclosure import withheld
 from ..status import InvalidConfig, InvalidData
-from .columns import NUMERIC, TEXT_BY_ONE_ENTRY, close, complete_rows, finite, levels_of, listed, numbers, refuse_numbers_as_text, sorted_levels, weights_of
+from .columns import (
+    NUMERIC,
+    TEXT_BY_ONE_ENTRY,
+    close,
+    complete_rows,
+    finite,
+    levels_of,
+    listed,
+    numbers,
+    refuse_numbers_as_text,
+    sorted_levels,
+    weights_of,
+)
 from .design import Design, design_of
 from .formula import Factor, Formula, parse
 from .response import LABELS, read_response, reference_first, settle_response

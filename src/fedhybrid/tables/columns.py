@@ -177,5 +177,6 @@ def _reads_as_number(text: str) -> bool:
 
 
 def close(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f" Did you mean {near[0]}?" if near else ""
+    by_lower = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(name.lower(), list(by_lower), n=1)
+    return f" Did you mean {by_lower[near[0]]}?" if near else ""
