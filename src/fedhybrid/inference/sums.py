@@ -20,6 +20,7 @@ from .families import Family
 Array = Any
 TENTHS = 10
 RANK = 1e-10  # directions in which a site's information is less than this part of its largest say nothing
+FITTED_ALONE = 1e-10  # a row whose leverage is 1 but for less than this has a coefficient of its own, and a residual of mere rounding
 
 
 class Table(NamedTuple):
@@ -146,7 +147,8 @@ def meat(table: Table, family: Family, x: Array, bread: Array, kind: str, freque
         return Meat(np.outer(score, score))
     scale = table.w if frequency else table.w**2
     if kind in ("HC2", "HC3"):
-        scale = scale / (1.0 - leverages(table, family, eta, bread, frequency)) ** (1 if kind == "HC2" else 2)
+        left = np.where(table.w > 0, 1.0 - leverages(table, family, eta, bread, frequency), 1.0)
+        scale = scale / np.where(left > FITTED_ALONE, left, math.nan) ** (1 if kind == "HC2" else 2)
     return Meat(weighted_gram(table.A, scale[:, None, None] * slopes[:, :, None] * slopes[:, None, :]))
 
 
