@@ -24,7 +24,9 @@ def test_a_wald_test_does_not_depend_on_units():
     far = fh.fit(at_three(frame.assign(x=1e10 * frame.x, z=1e-6 * frame.z)), "y ~ x + z * g").wald(["x", "z", "g"])
     assert far.df == plain.df == 4
     assert far.statistic == pytest.approx(plain.statistic, rel=1e-9)
-    assert far.pvalue == pytest.approx(smf.ols("y ~ x + z * g", frame).fit().f_test("x = 0, z = 0, g[T.b] = 0, g[T.c] = 0").pvalue, rel=1e-9)
+    assert far.pvalue == pytest.approx(
+        smf.ols("y ~ x + z * g", frame).fit().f_test("x = 0, z = 0, g[T.b] = 0, g[T.c] = 0").pvalue, rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("values", ["a", [1.0, 2.0, 3.0], np.nan, None])
@@ -62,7 +64,9 @@ def test_a_small_residual_is_one():
 
 @pytest.mark.parametrize("kind", ["HC1", "site"])
 def test_as_many_rows_as_coefficients_have_no_spread(kind):
-    fit = fh.fit({"a": pd.DataFrame({"x": [0.0], "y": [1]}), "b": pd.DataFrame({"x": [1.0], "y": [2]})}, "y ~ x", family="poisson", covariance=kind)
+    fit = fh.fit(
+        {"a": pd.DataFrame({"x": [0.0], "y": [1]}), "b": pd.DataFrame({"x": [1.0], "y": [2]})}, "y ~ x", family="poisson", covariance=kind
+    )
     np.testing.assert_allclose(fit.x, [0.0, np.log(2.0)], atol=1e-9)
     assert "no more rows than coefficients" in fit.why_no_errors
 

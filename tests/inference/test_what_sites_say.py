@@ -127,8 +127,25 @@ def test_what_is_no_fit_is_not_read(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "change"),
-    [("kind", "HC9"), ("kind", []), ("rows", -1), ("rows", "many"), ("rounds", None), ("min_rows", [1]), ("floats_up", 10**400), ("intercept", 1)]
-    + [("message", None), ("privacy", {}), ("about", "nothing"), ("llf", 10**400), ("counted", "yes"), ("x", 10**400), ("intercept", False)],
+    [
+        ("kind", "HC9"),
+        ("kind", []),
+        ("rows", -1),
+        ("rows", "many"),
+        ("rounds", None),
+        ("min_rows", [1]),
+        ("floats_up", 10**400),
+        ("intercept", 1),
+    ]
+    + [
+        ("message", None),
+        ("privacy", {}),
+        ("about", "nothing"),
+        ("llf", 10**400),
+        ("counted", "yes"),
+        ("x", 10**400),
+        ("intercept", False),
+    ],
     ids=str,
 )
 def test_a_field_of_another_kind_is_refused_when_the_file_is_read(name, change, tmp_path):

@@ -22,7 +22,9 @@ NULL_STEPS = 50
 ROUNDING = 1e-28  # residual squares, beside those of the responses, that are of rounding alone
 FITTED_EXACTLY = "the model fits every row exactly: what is left over is rounding, and so are errors, tests and the log-likelihood."
 NO_SPREAD = "There are no more rows than coefficients, or one site alone has rows that count, which leaves nothing to tell a spread by."
-OF_ITS_OWN = "A row has a coefficient of its own, such as the only row of a level: its leverage is 1. HC2 and HC3 are not defined; HC0, HC1 are."
+OF_ITS_OWN = (
+    "A row has a coefficient of its own, such as the only row of a level: its leverage is 1. HC2 and HC3 are not defined; HC0, HC1 are."
+)
 
 
 class Questions:

@@ -15,6 +15,7 @@ import scipy.sparse
 from scipy.linalg import cho_solve
 
 from ..validation import Site
+from .exact import exact_sum
 from .families import Family
 
 Array = Any
@@ -76,14 +77,7 @@ class Look(NamedTuple):
 def total(parts: Iterable[Any]) -> Any:
     """The sum of sites' messages, field by field, to the last bit the same in every order."""
     parts = list(parts)
-    return type(parts[0])(*(_exact([np.asarray(part[k], float) for part in parts]) for k in range(len(parts[0]))))
-
-
-def _exact(arrays: list[Array]) -> Array:
-    if len(arrays) == 1:
-        return arrays[0]
-    flat = np.stack([array.ravel() for array in arrays])
-    return np.array([math.fsum(column) for column in flat.T]).reshape(arrays[0].shape)
+    return type(parts[0])(*(exact_sum([part[k] for part in parts]) for k in range(len(parts[0]))))
 
 
 def look(table: Table, family: Family, x: Array, *, curved: bool = True) -> Look:
