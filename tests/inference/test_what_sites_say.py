@@ -136,8 +136,6 @@ def test_what_is_no_fit_is_not_read(tmp_path):
         ("min_rows", [1]),
         ("floats_up", 10**400),
         ("intercept", 1),
-    ]
-    + [
         ("message", None),
         ("privacy", {}),
         ("about", "nothing"),
