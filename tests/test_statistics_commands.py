@@ -223,13 +223,21 @@ def test_another_table_or_a_changed_result_is_not_the_same_fit(fitted, tmp_path)
     folder, _ = fitted
     done = run(folder, "verify", "fit/result.json", "--pooled", "site_c.csv")
     assert done.exit_code == 1
-    assert "NOT the same fit: the tolerance is 1e-07." in done.stdout
+    assert "NOT the same fit: rows must be as many, and the tolerance is 1e-07." in done.stdout
     assert "170 in the pooled table, 300 in the fit" in done.stdout
     given = json.loads((folder / "fit" / "result.json").read_text())
     for change in ({"x": [given["x"][0] * (1 + 1e-6), *given["x"][1:]]}, {"covariance": (np.array(given["covariance"]) * 1.001).tolist()}):
         (tmp_path / "result.json").write_text(json.dumps(given | change))
         assert run(folder, "verify", tmp_path / "result.json", "--pooled", "all.csv").exit_code == 1
     assert run(folder, "verify", tmp_path / "result.json", "--pooled", "all.csv", "--tol", "0.1").exit_code == 0
+
+
+def test_a_table_with_every_row_twice_is_not_the_same_fit(tmp_path):
+    pd.DataFrame({"x": [0.0, 1.0, 2.0, 3.0], "y": [0.0, 2.0, 1.0, 4.0]}).to_csv(tmp_path / "a.csv", index=False)
+    fh.fit({"a": pd.read_csv(tmp_path / "a.csv")}, "y ~ x", covariance="HC0").to_json(tmp_path / "result.json")
+    once = run(tmp_path, "verify", "result.json", "--pooled", "a.csv")
+    twice = run(tmp_path, "verify", "result.json", "--pooled", "a.csv", "--pooled", "a.csv")
+    assert (once.exit_code, twice.exit_code) == (0, 1)
 
 
 def test_predictions_are_the_fits_own(fitted, tmp_path):

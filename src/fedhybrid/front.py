@@ -21,9 +21,9 @@ from .certificate import Gradient, certify_point, extremes
 from .clients.base import Clients
 from .clients.stacked import Stacked
 from .fleet import Fleet
-from .inference.asked import Questions, ask, in_order, site_lines
+from .inference.asked import FITTED_EXACTLY, Answers, Questions, ask, in_order, site_lines
 from .inference.families import Family, family_of
-from .inference.fit import INTERCEPT, Fit
+from .inference.fit import INTERCEPT, KINDS, Fit
 from .inference.given import Given, by_arrays, by_formula
 from .inference.polish import Polished, polished
 from .inference.sums import Look, Table, total
@@ -34,7 +34,6 @@ from .solve import solve
 from .status import InvalidConfig, Status, refuse_unknown_keywords
 
 Array = Any
-KINDS = ("model", "HC0", "HC1", "HC2", "HC3", "site")
 STANDING = (Status.SOLVED, Status.SOLVED_INACCURATE)  # x is as good as rounding allows: errors can be told
 
 
@@ -82,6 +81,7 @@ def fit(
     if formula is not None:
         if not intercept or columns is not None:
             raise InvalidConfig("with a formula, it says what columns there are; without an intercept write `- 1` in it.")
+        _refuse_no_names(weights, offset, reference)
         given = by_formula(sites, formula, family, weights, offset, reference or {}, min_rows)
     else:
         if weights is not None or offset is not None or reference is not None:
@@ -136,7 +136,7 @@ def fit(
         floats_up=result.floats_up + questions.floats_up,
         seconds=time.monotonic() - began,
         privacy=result.privacy,
-        notes=_notes(given, result, why),
+        notes=_notes(given, result, why, answers),
         min_rows=min_rows,
         about=_about(family, formula, weights, offset, tol, result),
         convergence=tuple(zip(result.trace.rounds.tolist(), result.trace.residual.tolist(), strict=True)),
@@ -158,6 +158,14 @@ def _fleet(given: Given, family: str, reg: Any, update: Any) -> tuple[Fleet, Fam
         rows, intercept, reg = {name: (np.ones((len(site[1]), 1)), *site[1:]) for name, site in rows.items()}, False, 0.0
     fleet = Fleet(rows, loss=loss, reg=reg, intercept=intercept, update=update)
     return fleet, family_of(family, fleet.K)
+
+
+def _refuse_no_names(weights: Any, offset: Any, reference: Any) -> None:
+    for what, name in (("weights", weights), ("offset", offset)):
+        if not isinstance(name, str | None):
+            raise InvalidConfig(f"fit: {what} must be the name of a column, not {type(name).__name__}.")
+    if not isinstance(reference, Mapping | None):
+        raise InvalidConfig(f"fit: reference must be a dict such as {{'sex': 'female'}}, not {type(reference).__name__}.")
 
 
 def _refuse_unsuited(model: Family, covariance: str, given: Given) -> None:
@@ -216,10 +224,11 @@ def _no_errors(result: Result, fleet: Fleet) -> str:
     return ""
 
 
-def _notes(given: Given, result: Result, why: str) -> tuple[str, ...]:
+def _notes(given: Given, result: Result, why: str, answers: Answers) -> tuple[str, ...]:
     """The solver's own notes are of the problem that it was given: its columns have numbers, and ours names."""
     own = (note for note in result.notes if note != UNITS and not note.startswith(CONSTANT_COLUMNS))
-    return tuple(dict.fromkeys((*([why] if why else []), *given.notes, *own)))
+    exactly = [FITTED_EXACTLY] if answers.exactly_fitted else []
+    return tuple(dict.fromkeys((*([why] if why else []), *exactly, *given.notes, *own)))
 
 
 def _names(given: Given, fleet: Fleet, model: Family) -> tuple[tuple[str, ...], Array]:

@@ -125,6 +125,41 @@ def test_what_is_no_fit_is_not_read(tmp_path):
         Fit.read(tmp_path / "nothing.json")
 
 
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("kind", "HC9"),
+        ("kind", []),
+        ("rows", -1),
+        ("rows", "many"),
+        ("rounds", None),
+        ("min_rows", [1]),
+        ("floats_up", 10**400),
+        ("intercept", 1),
+        ("message", None),
+        ("privacy", {}),
+        ("about", "nothing"),
+        ("llf", 10**400),
+        ("counted", "yes"),
+        ("x", 10**400),
+        ("intercept", False),
+    ],
+    ids=str,
+)
+def test_a_field_of_another_kind_is_refused_when_the_file_is_read(name, change, tmp_path):
+    given = fh.fit(by_site(table("gaussian")), FORMULA).to_dict() | {name: change}
+    (tmp_path / "result.json").write_text(json.dumps(given))
+    with pytest.raises(fh.InvalidData, match="does not hold what a fit holds"):
+        Fit.read(tmp_path / "result.json")
+
+
+def test_names_in_a_file_are_those_of_its_design(tmp_path):
+    given = fh.fit(by_site(table("gaussian")), FORMULA).to_dict()
+    (tmp_path / "result.json").write_text(json.dumps(given | {"names": given["names"][::-1]}))
+    with pytest.raises(fh.InvalidData, match="names that are not those of its design"):
+        Fit.read(tmp_path / "result.json")
+
+
 def test_counts_of_a_small_site_are_told_nowhere(tmp_path):
     frame = table("binomial")
     north, south = frame[:150], frame[150:154].copy()

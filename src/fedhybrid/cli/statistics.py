@@ -130,13 +130,14 @@ def verify(
         rows = given.design.rows("the pooled table", frame)
         table = Table.with_intercept_first(rows, given.intercept)
         found = compare(given, table)
-    same = found.coefficient <= tol and not found.error > tol
+        counting = int((table.w > 0).sum())
+    same = found.coefficient <= tol and not found.error > tol and counting == given.rows  # copies of a table have its coefficients
     say = console().print
-    say(f"Rows           {len(rows.y):,} in the pooled table, {given.rows:,} in the fit", highlight=False)
+    say(f"Rows           {counting:,} in the pooled table, {given.rows:,} in the fit", highlight=False)
     say(f"Coefficients   differ by {found.coefficient:.1e} at most, at {found.where}", highlight=False, markup=False)
     if found.error == found.error:
         say(f"Std errors     differ by {found.error:.1e} at most", highlight=False)
-    say("The same fit." if same else f"NOT the same fit: the tolerance is {tol:g}.", highlight=False)
+    say("The same fit." if same else f"NOT the same fit: rows must be as many, and the tolerance is {tol:g}.", highlight=False)
     end_with(0 if same else 1)
 
 

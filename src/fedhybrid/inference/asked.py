@@ -19,6 +19,12 @@ from .sums import Bins, Look, Spread, Table, bins, look, meat, spread, total
 Array = Any
 MOST_COEFFICIENTS = 4096  # beyond which no sum of Hessians is asked for
 NULL_STEPS = 50
+ROUNDING = 1e-28  # residual squares, beside those of the responses, that are of rounding alone
+FITTED_EXACTLY = "the model fits every row exactly: what is left over is rounding, and so are errors, tests and the log-likelihood."
+NO_SPREAD = "There are no more rows than coefficients, or one site alone has rows that count, which leaves nothing to tell a spread by."
+OF_ITS_OWN = (
+    "A row has a coefficient of its own, such as the only row of a level: its leverage is 1. HC2 and HC3 are not defined; HC0, HC1 are."
+)
 
 
 class Questions:
@@ -54,6 +60,7 @@ class Answers(NamedTuple):
     dispersion: float
     null: Look
     shares: tuple[float, ...]
+    exactly_fitted: bool
     heterogeneity: Heterogeneity | None
     calibration: Calibration | None
 
@@ -76,6 +83,7 @@ def ask(
     left = n - q
     dispersion = float(seen.squares) / left if family.estimates_dispersion and left > 0 else 1.0
     null = _null(questions, family, seen, intercept)
+    exact = _exactly_fitted(seen, null, family)
     factor, why = _factored(seen.information, q, left, family, no_errors)
     covariance, shares, agreement = None, tuple(math.nan for _ in looks), None
     if factor is not None:
@@ -87,12 +95,20 @@ def ask(
             covariance = inverse @ middle @ inverse * _small_sample(kind, n, q, sum(bool(each.rows) for each in looks))
         covariance = scaling.covariance(covariance)
         covariance = 0.5 * (covariance + covariance.T)
-        if sum(bool(each.rows) for each in looks) > 1 and not no_errors and dispersion > 0:
+        if not np.all(np.isfinite(covariance)):
+            why = why or (OF_ITS_OWN if kind in ("HC2", "HC3") else NO_SPREAD)
+        if sum(bool(each.rows) for each in looks) > 1 and not no_errors and dispersion > 0 and not exact:
             agreement = _agreement(questions, looks, dispersion, scaling, q)
     calibration = None
     if family.name == "binomial":
         calibration = _calibration(total(questions(lambda table: bins(table, family, z))))
-    return Answers(seen, None if why else covariance, why, dispersion, null, shares, agreement, calibration)
+    return Answers(seen, None if why else covariance, why, dispersion, null, shares, exact, agreement, calibration)
+
+
+def _exactly_fitted(seen: Look, null: Look, family: Family) -> bool:
+    """Where only rounding is left over, of which nothing follows."""
+    responses = null.squares + np.sum(np.square(seen.targets)) / seen.weight  # about their mean, and of it
+    return bool(family.estimates_dispersion and seen.squares <= ROUNDING * responses)
 
 
 def _agreement(questions: Questions, looks: Sequence[Look], dispersion: float, scaling: Scaling, q: int) -> Heterogeneity:
@@ -116,11 +132,12 @@ def _factored(information: Array, q: int, left: float, family: Family, no_errors
 
 
 def _small_sample(kind: str, n: float, q: int, clusters: int) -> float:
-    if kind == "HC1":
-        return n / (n - q)
-    if kind == "site":
-        return clusters / (clusters - 1.0) * (n - 1.0) / (n - q)
-    return 1.0
+    """NaN where it is not defined."""
+    if kind not in ("HC1", "site"):
+        return 1.0
+    if n <= q or (kind == "site" and clusters < 2):
+        return math.nan
+    return n / (n - q) if kind == "HC1" else clusters / (clusters - 1.0) * (n - 1.0) / (n - q)
 
 
 def _null(questions: Questions, family: Family, seen: Look, intercept: bool) -> Look:

@@ -10,11 +10,15 @@ import numpy as np
 
 from ..status import InvalidData, Status
 from .families import NAMES
-from .fit import Calibration, Fit, Heterogeneity, SiteLine
+from .fit import INTERCEPT, KINDS, Calibration, Fit, Heterogeneity, SiteLine
 
 SCHEMA = "fedhybrid.fit/1"
 LARGEST = 1 << 28  # bytes
 LEFT_OUT = ("result",)
+TEXTS = ("why_no_errors", "message", "privacy")
+COUNTS = ("rows", "rounds", "floats_up", "min_rows")
+TRUTHS = ("counted", "intercept")
+LARGEST_COUNT = 1 << 53
 
 
 def to_dict(fit: Fit) -> dict[str, Any]:
@@ -62,7 +66,7 @@ def read(path: Path) -> Fit:
         raise InvalidData(f"{path} is no fit, or one of another version: its schema must be {SCHEMA}.")
     try:
         return _fit_of(given)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InvalidData(f"{path} does not hold what a fit holds ({type(error).__name__}: {error}).") from None
 
 
@@ -88,7 +92,25 @@ def _fit_of(given: dict[str, Any]) -> Fit:
     }
     for name in ("dispersion", "weight", "missing", "deviance", "null_deviance", "llf", "llnull", "pearson", "seconds"):
         held[name] = float(held[name])
+    held |= {name: _text(given[name]) for name in TEXTS} | {name: _count(given[name], name) for name in COUNTS}
+    for name in TRUTHS:
+        held[name] = given[name] if isinstance(given[name], bool) else _fail(f"{given[name]!r} for {name}")
+    held["kind"] = given["kind"] if given["kind"] in KINDS else _fail(f"{given['kind']!r} for a kind of covariance")
+    held["about"] = given["about"] if isinstance(given["about"], dict) else _fail("about")
+    _check_design(held)
     return Fit(**held)
+
+
+def _check_design(held: dict[str, Any]) -> None:
+    """Names and what a prediction is made of must be of one model."""
+    design, classes = held["design"], held["classes"]
+    if design is None:
+        return
+    columns = [*([INTERCEPT] if held["intercept"] else []), *design.columns]
+    names = [f"{name}[{label}]" for name in columns for label in classes[1:]] if classes else columns
+    same = held["names"] == tuple(names) and held["intercept"] == design.intercept and held["family_name"] == design.family
+    if not same or (classes and classes != design.response_levels):
+        _fail("names that are not those of its design")
 
 
 def _design_of(given: dict[str, Any]) -> Any:
@@ -115,6 +137,11 @@ def _array(values: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else _fail(f"{value!r} for a text")
+
+
+def _count(value: Any, name: str) -> int:
+    whole = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_COUNT
+    return int(value) if whole else _fail(f"{str(value)[:40]!r} for {name}")
 
 
 def _fail(what: str) -> Any:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 INTERCEPT = "Intercept"
+KINDS = ("model", "HC0", "HC1", "HC2", "HC3", "site")  # of a covariance
 
 
 def between_0_and_1(level: Any) -> float:
@@ -32,6 +33,24 @@ def between_0_and_1(level: Any) -> float:
     if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:
         raise InvalidConfig(f"level must lie between 0 and 1, such as 0.95, not {level!r}.")
     return float(level)
+
+
+def _numbers_for(hypotheses: int, values: Any) -> Array:
+    """The values that combinations of coefficients are tested for, checked."""
+    try:
+        found = np.broadcast_to(np.asarray(values, float), hypotheses)
+    except (TypeError, ValueError):
+        found = np.array([math.nan])
+    if not np.all(np.isfinite(found)):
+        raise InvalidConfig(f"wald: values must be one finite number, or one for each of {hypotheses} hypotheses.")
+    return found
+
+
+def _as_numbers(what: str, given: Any) -> Array:
+    try:
+        return np.asarray(given, float)
+    except (TypeError, ValueError):
+        raise InvalidConfig(f"predict: {what} must be numbers.") from None
 
 
 class SiteLine(NamedTuple):
@@ -233,8 +252,11 @@ class Fit:
         R = self._combinations(hypotheses)
         if self.covariance is None:
             raise InvalidConfig(f"wald: there are no standard errors. {self.why_no_errors}")
-        off = R @ self.x - np.broadcast_to(np.asarray(values, float), len(R))
+        off = R @ self.x - _numbers_for(len(R), values)
         spread = R @ self.covariance @ R.T
+        size = np.sqrt(np.diag(spread))
+        size = np.where(size > 0, size, 1.0)  # units are taken out before ranks are judged
+        spread, off = spread / np.outer(size, size), off / size
         if np.linalg.matrix_rank(spread, hermitian=True) < len(R):
             raise InvalidConfig("wald: some of the hypotheses follow from the others; leave them out.")
         statistic = float(off @ np.linalg.solve(spread, off))
@@ -254,7 +276,10 @@ class Fit:
                     raise InvalidConfig(f"there is no coefficient or term {each!r}; coefficients are {', '.join(self.names)}.")
                 places += [k for k in found if k not in places]
             return np.eye(len(self.names))[places]
-        R = np.atleast_2d(np.asarray(hypotheses, float))
+        try:
+            R = np.atleast_2d(np.asarray(hypotheses, float))
+        except (TypeError, ValueError):
+            raise InvalidConfig(f"hypotheses must be names, or a matrix with {len(self.names)} columns.") from None
         if R.ndim != 2 or R.shape[1] != len(self.names) or not np.all(np.isfinite(R)):
             raise InvalidConfig(f"hypotheses must be names, or a matrix with {len(self.names)} columns.")
         return R
@@ -280,7 +305,7 @@ class Fit:
         interval   "confidence": of the mean. "prediction": of a new response (gaussian). Either gives a frame: mean, its std err, lower,
                    upper; an interval is one of the linear prediction, carried over, so that it stays where means can be
         """
-        A = self.design.matrix(rows) if self.design is not None else np.asarray(rows, float)
+        A = self.design.matrix(rows) if self.design is not None else _as_numbers("rows", rows)
         width = len(self.x) // self.family.m - self.intercept
         if A.ndim != 2 or A.shape[1] != width:
             raise InvalidConfig(f"predict: rows have shape {A.shape}; the model has {width} columns.")
@@ -288,7 +313,7 @@ class Fit:
             A = np.hstack([np.ones((len(A), 1)), A])
         if offset is None and self.design is not None:
             offset = self.design.offsets(rows)
-        shift = np.zeros(len(A)) if offset is None else np.asarray(offset, float)
+        shift = np.zeros(len(A)) if offset is None else _as_numbers("offset", offset)
         if shift.shape != (len(A),):
             raise InvalidConfig(f"predict: offset has shape {shift.shape} for {len(A)} rows; it needs one entry per row.")
         eta = A @ self.x.reshape(A.shape[1], self.family.m) + shift[:, None]

@@ -16,13 +16,14 @@ import scipy.sparse
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from .asked import MOST_COEFFICIENTS, Questions
+from .exact import down_to_one, two_product, two_sum
 from .families import Family
 from .sums import Look, Table, look, total
 
 Array = Any
 MOST_STEPS = 8
 LAST_DIGIT = 4.0 * np.finfo(float).eps
-HALVES = 2.0**27 + 1.0  # by which a float of 53 bits is cut into two of 26
+ENTRIES_AT_ONCE = 1 << 16  # of a table whose products are summed: what a cache holds
 
 
 class Slope(NamedTuple):
@@ -70,51 +71,26 @@ def _newton_step(H: Array, g: Array) -> Array | None:
         return None
 
 
+@np.errstate(over="ignore", invalid="ignore")  # halves of what is too large are not finite, and then no step is made
 def slope(table: Table, family: Family, z: Array) -> Slope:
     """A site's score, in twice the precision where the prediction is the mean itself and the rows are a dense table."""
     if family.link != "identity" or scipy.sparse.issparse(table.A):
         score = (table.A.T @ (table.w[:, None] * family.slopes(table.eta(z, family.m), table.y))).reshape(-1)
         return Slope(score, np.zeros(len(score)))
-    off, rest = _sum(table.offset, -table.y)
+    off, rest = two_sum(table.offset, -table.y)
     for column, value in zip(table.A.T, z, strict=True):
-        product, lost = _product(column, value)
-        off, lost_too = _sum(off, product)
+        product, lost = two_product(column, value)
+        off, lost_too = two_sum(off, product)
         rest = rest + (lost + lost_too)
-    pull, lost = _product(table.w, off)
+    pull, lost = two_product(table.w, off)
     lost = lost + table.w * rest
-    sums = np.array([_down_to_one(product, error + column * lost) for column in table.A.T for product, error in [_product(column, pull)]])
-    values, rests = sums.reshape(-1, 2).T
+    at_once = max(1, ENTRIES_AT_ONCE // max(1, len(pull)))
+    parts = [_scores(table.A.T[start : start + at_once], pull, lost) for start in range(0, len(z), at_once)]
+    values, rests = (np.concatenate([np.zeros(0), *each]) for each in zip(*parts, strict=True)) if parts else (np.zeros(0), np.zeros(0))
     score = values + rests
     return Slope(score, (values - score) + rests)
 
 
-def _down_to_one(values: Array, rest: Array) -> tuple[float, float]:
-    """Σ values + Σ rest, as a float and what it leaves out: halves are added to each other until one is left."""
-    if not len(values):
-        return 0.0, 0.0
-    while len(values) > 1:
-        half = (len(values) + 1) // 2
-        gap = (0, 2 * half - len(values))
-        values, lost = _sum(values[:half], np.pad(values[half:], gap))
-        rest = rest[:half] + np.pad(rest[half:], gap) + lost
-    return float(values[0]), float(rest[0])
-
-
-def _sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """a + b, and what its rounding left out, exactly (Knuth)."""
-    s = a + b
-    t = s - a
-    return s, (a - (s - t)) + (b - t)
-
-
-def _product(a: Array, b: Any) -> tuple[Array, Array]:
-    """a·b, and what its rounding left out, exactly (Dekker, Veltkamp)."""
-    p = a * b
-    (a1, a2), (b1, b2) = _halves(a), _halves(b)
-    return p, ((a1 * b1 - p) + a1 * b2 + a2 * b1) + a2 * b2
-
-
-def _halves(a: Any) -> tuple[Any, Any]:
-    c = HALVES * a
-    high = c - (c - a)
-    return high, a - high
+def _scores(columns: Array, pull: Array, lost: Array) -> tuple[Array, Array]:
+    product, error = two_product(np.ascontiguousarray(columns), pull)
+    return down_to_one(product, error + columns * lost)

@@ -15,11 +15,13 @@ import scipy.sparse
 from scipy.linalg import cho_solve
 
 from ..validation import Site
+from .exact import exact_sum
 from .families import Family
 
 Array = Any
 TENTHS = 10
 RANK = 1e-10  # directions in which a site's information is less than this part of its largest say nothing
+FITTED_ALONE = 1e-10  # a row whose leverage is 1 but for less than this has a coefficient of its own, and a residual of mere rounding
 
 
 class Table(NamedTuple):
@@ -75,14 +77,7 @@ class Look(NamedTuple):
 def total(parts: Iterable[Any]) -> Any:
     """The sum of sites' messages, field by field, to the last bit the same in every order."""
     parts = list(parts)
-    return type(parts[0])(*(_exact([np.asarray(part[k], float) for part in parts]) for k in range(len(parts[0]))))
-
-
-def _exact(arrays: list[Array]) -> Array:
-    if len(arrays) == 1:
-        return arrays[0]
-    flat = np.stack([array.ravel() for array in arrays])
-    return np.array([math.fsum(column) for column in flat.T]).reshape(arrays[0].shape)
+    return type(parts[0])(*(exact_sum([part[k] for part in parts]) for k in range(len(parts[0]))))
 
 
 def look(table: Table, family: Family, x: Array, *, curved: bool = True) -> Look:
@@ -146,7 +141,8 @@ def meat(table: Table, family: Family, x: Array, bread: Array, kind: str, freque
         return Meat(np.outer(score, score))
     scale = table.w if frequency else table.w**2
     if kind in ("HC2", "HC3"):
-        scale = scale / (1.0 - leverages(table, family, eta, bread, frequency)) ** (1 if kind == "HC2" else 2)
+        left = np.where(table.w > 0, 1.0 - leverages(table, family, eta, bread, frequency), 1.0)
+        scale = scale / np.where(left > FITTED_ALONE, left, math.nan) ** (1 if kind == "HC2" else 2)
     return Meat(weighted_gram(table.A, scale[:, None, None] * slopes[:, :, None] * slopes[:, None, :]))
 
 
