@@ -88,3 +88,11 @@ def test_an_offset_of_texts_predicts_nothing():
     frame = table()
     with pytest.raises(fh.InvalidConfig, match="predict: offset must be numbers"):
         fh.fit(at_three(frame), "y ~ x").predict(frame, offset="q")
+
+
+def test_a_test_of_a_term_leaves_its_interactions_out():
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame({"g": rng.choice(["a", "b", "c"], 90), "z": rng.normal(size=90), "y": rng.normal(size=90)})
+    fit = fh.fit({"one": frame[:40], "two": frame[40:]}, "y ~ g * z")
+    assert str(fit.wald("g")) == str(fit.wald(["g[T.b]", "g[T.c]"]))
+    assert str(fit.wald("g:z")) == str(fit.wald(["g[T.b]:z", "g[T.c]:z"]))

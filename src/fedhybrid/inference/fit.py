@@ -6,6 +6,7 @@ tests     coefficient / error against z, or against t where the dispersion φ is
 
 import functools
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 INTERCEPT = "Intercept"
+LEVEL = re.compile(r"\[[^\]]*\]")  # of a factor, or the class, in a coefficient's name: without it, the term's name is left
 KINDS = ("model", "HC0", "HC1", "HC2", "HC3", "site")  # of a covariance
 
 
@@ -271,7 +273,7 @@ class Fit:
         if isinstance(hypotheses, Sequence) and hypotheses and all(isinstance(each, str) for each in hypotheses):
             places: list[int] = []
             for each in hypotheses:
-                found = [k for k, name in enumerate(self.names) if name == each or name.startswith((f"{each}[",))]
+                found = [k for k, name in enumerate(self.names) if each in (name, LEVEL.sub("", name))]
                 if not found:
                     raise InvalidConfig(f"there is no coefficient or term {each!r}; coefficients are {', '.join(self.names)}.")
                 places += [k for k in found if k not in places]
