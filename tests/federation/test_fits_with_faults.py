@@ -320,35 +320,26 @@ def test_one_trace_whatever_the_order_of_arrival_and_wherever_it_is_resumed(secu
     deployment = deploy("logistic", method="krylov", sums=secure)
     digests, orders = {deployment.simulated().trace.x0.tobytes()}, set()
     deployment.listen()
-    for run in range(5):
-        chance = random.Random(run)
+    for run in range(20):
+        chance, order = random.Random(run), []
 
-        def delayed(answer, chance=chance):
+        def delayed(name, answer, chance=chance, order=order):
             def reply(question):
                 time.sleep(chance.uniform(0.0, 0.15))
+                order.append(name)
                 return answer(question)
 
             return reply
 
-        order = []
-        pull = deployment.server.link.pull
-
-        def noted(timeout, order=order, pull=pull):
-            found = pull(timeout)
-            order += [name for name, _ in found]
-            return found
-
-        deployment.server.link.pull = noted
-        stop = deployment.connected({name: delayed(deployment.site(name).answer) for name in NAMES})
+        stop = deployment.connected({name: delayed(name, deployment.site(name).answer) for name in NAMES})
         try:
             with contextlib.suppress(Ended):
-                deployment.run(at_round(run * 2, end) if run else lambda *_: None, folder=f"run-{run}")
+                deployment.run(at_round(2 + run % 10, end) if run else lambda *_: None, folder=f"run-{run}")
             digests.add(deployment.run(folder=f"run-{run}").trace.x0.tobytes())
         finally:
             stop.set()
-            deployment.server.link.pull = pull
         wait_until(lambda: not deployment.server.link.present(), "sites signed off")
         orders.add(tuple(order))
-    print(f"\nsecure={secure}: {len(orders)} orders of arrival, 4 of the runs resumed, {len(digests)} trace")
-    assert len(orders) == 5
+    print(f"\nsecure={secure}: {len(orders)} orders of arrival, 19 of the runs resumed, {len(digests)} trace")
+    assert len(orders) == 20
     assert len(digests) == 1
