@@ -193,7 +193,7 @@ def test_a_simulation_equals_the_pooled_fit(federation, tables, monkeypatch):
 
 
 def test_a_simulation_says_whose_table_is_missing(federation, tables):
-    assert "could not be read" in run("simulate", federation, expect=2)  # data.csv, which site.toml names
+    assert "there is no table" in run("simulate", federation, expect=2)  # data.csv, which site.toml names
     assert "hospital-d" in run("simulate", federation, "--data", "hospital-d=d.csv", expect=2)
     assert "hospital-a=a.csv" in run("simulate", federation, "--data", "d.csv", expect=2)
 
@@ -264,7 +264,7 @@ def test_a_site_says_what_is_wrong_with_its_own_folder(federation, tables):
     assert "is of hospital-a, not of hospital-b" in run("site", site, "--name", "hospital-b", expect=2)
     assert "--update must be one of" in run("site", site, "--update", "magic", expect=2)
     assert "--engine must be one of" in run("site", site, "--engine", "v8", expect=2)
-    assert "data.csv could not be read" in run("site", site, expect=2)
+    assert "there is no table" in run("site", site, expect=2)
     (site / "hospital-a.key").chmod(0o644)
     assert "chmod 600" in run("site", site, "--data", tables / "hospital-a.csv", expect=2)
 

@@ -151,19 +151,22 @@ def try_all(interrupted, part, flips, tmp_path, monkeypatch):
     return told
 
 
-TIERS = [pytest.param(1, id="some"), pytest.param(60, id="many", marks=pytest.mark.slow)]
+def tiers(*quick):
+    """Some damages of these cases always; of the others, and many, in the long tier."""
+    cases = SECURE_CASES | CASES
+    some = [pytest.param(case, 1, marks=[] if case in quick else pytest.mark.slow, id=f"{case}-some") for case in cases]
+    many = [pytest.param(case, 60, marks=pytest.mark.slow, id=f"{case}-many") for case in cases]
+    return pytest.mark.parametrize(("case", "flips"), some + many)
 
 
-@pytest.mark.parametrize("flips", TIERS)
-@pytest.mark.parametrize("case", SECURE_CASES | CASES)
+@tiers("open", "masked")
 def test_no_damaged_record_of_the_server_is_used_unseen(case, flips, tmp_path, monkeypatch, interrupted):
     told = try_all(interrupted(case), "server", 4 * flips, tmp_path, monkeypatch)
     print(f"{case}, server: {sum(told.values())} damaged files: {dict(told)}")
     assert told["an error that names the file"] > 0
 
 
-@pytest.mark.parametrize("flips", TIERS)
-@pytest.mark.parametrize("case", SECURE_CASES | CASES)
+@tiers("open")
 def test_no_damaged_memory_of_a_site_is_used_unseen(case, flips, tmp_path, monkeypatch, interrupted):
     told = try_all(interrupted(case), "b", flips, tmp_path, monkeypatch)
     print(f"{case}, site: {sum(told.values())} damaged files: {dict(told)}")

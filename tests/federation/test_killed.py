@@ -98,13 +98,18 @@ def run_to_the_end(federation, fate, everyone):
                     federation.restart(name)
 
 
-@pytest.mark.parametrize("everyone", [False, True], ids=["the server", "everyone"])
-@pytest.mark.parametrize("least", [pytest.param(10, id="some"), pytest.param(110, id="many", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("case", CASES)
+def tiers():
+    """Ten deaths of each method always; many, of the server alone and of everyone, and sums of changes, in the long tier."""
+    for case in CASES:
+        for everyone, who in ((False, "the server"), (True, "everyone")):
+            if everyone == (CASES[case][0] == "fedhybrid") and "changes" not in case:
+                yield pytest.param(case, 10, everyone, id=f"{case}-{who}-some")
+            yield pytest.param(case, 110, everyone, marks=pytest.mark.slow, id=f"{case}-{who}-many")
+
+
+@pytest.mark.parametrize(("case", "least", "everyone"), list(tiers()))
 def test_death_at_any_call_to_the_disk_changes_no_bit(case, least, everyone, tmp_path, monkeypatch):
     method, loss, secure, absent = CASES[case]
-    if least == 10 and everyone != (method == "fedhybrid"):
-        pytest.skip("of the long tier")
     terms = terms_of(method, loss, secure, absent=absent)
     whole = Federation(tmp_path / "whole", terms).run()
     for name in ("exchange", "sums"):

@@ -76,8 +76,6 @@ def describe(
         column = kept[factor.columns[0]]
         if factor.category or (factor.expression is None and column.kind not in NUMERIC):
             levels[column.name] = levels_of(site, column)
-            if not factor.category:
-                refuse_numbers_as_text(site, column.name, levels[column.name])
         else:
             numbers(site, factor, kept)  # refuses text
     if weights is not None:
@@ -110,6 +108,8 @@ def settle(
     for factor in formula.factors:
         column = factor.columns[0]
         if factor.category or (factor.expression is None and column in parts[0].levels and parts[0].kinds[column] not in NUMERIC):
+            for part in parts if not factor.category else ():
+                refuse_numbers_as_text(part.site, column, part.levels[column])
             levels[factor.name] = _settle_levels(factor, [part.levels[column] for part in parts], reference.get(column))
     _check_reference(formula, family, levels, reference)
     start = None if formula.response.expression else reference.get(formula.response.name)
