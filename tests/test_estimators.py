@@ -32,7 +32,7 @@ every = pytest.mark.parametrize("Estimator", ESTIMATORS, ids=lambda Estimator: E
 
 # ── what scikit-learn asks of an estimator ────────────────────────────────────────────────────────────────────────────────────
 
-QUICK = (fh.FederatedLinearRegression, fh.FederatedPoissonRegressor)
+QUICK = (fh.FederatedLinearRegression, fh.FederatedRidge)
 NOT_RUN = {"check_array_api_input": "arrays of other libraries than NumPy need SCIPY_ARRAY_API=1 when Python starts"}
 
 

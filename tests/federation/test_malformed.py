@@ -177,7 +177,7 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.parametrize("times", TIERS)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.slow if "changes" in case else []) for case in CASES])
 def test_no_malformed_answer_is_used_by_the_server(case, times, tmp_path, whole):
     federation = Federation(tmp_path, terms(case))
     link = Lying(federation, times * OF_EACH[case])
@@ -283,7 +283,7 @@ class Asked:
 
 
 @pytest.mark.parametrize("times", TIERS)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.slow if "changes" in case else []) for case in CASES])
 def test_no_malformed_question_is_answered_by_a_site(case, times, tmp_path, whole):
     federation = Federation(tmp_path, terms(case))
     asked = Asked(federation, times * OF_EACH[case])
