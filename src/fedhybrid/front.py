@@ -124,7 +124,7 @@ def fit(
         llnull=_log_likelihood(null, model, counts),
         pearson=float(seen.squares),
         intercept=given.intercept,
-        penalty=tuple(fleet.column_penalty.tolist()) if np.ndim(reg) else float(reg),  # type: ignore[arg-type]
+        penalty=tuple(fleet.column_penalty.tolist()) if np.ndim(reg) else float(reg),  # type: ignore[arg-type]  # a number here
         sites=site_lines(fleet.names, tables, model, given.missing, fleet.updates, answers.shares, counts),
         heterogeneity=answers.heterogeneity,
         calibration=answers.calibration,

@@ -3,6 +3,7 @@
 import math
 import numbers
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Self
@@ -29,7 +30,7 @@ STANDING = (Status.SOLVED, Status.SOLVED_INACCURATE)  # x is as good as rounding
 LEAST_NORM = "Many coefficients fit equally well, as columns do not determine them. These are the ones of least norm."
 
 
-class FederatedLinearModel(BaseEstimator):
+class FederatedLinearModel(BaseEstimator, ABC):
     """A linear model on rows that several sites hold. Subclasses say which objective, in scikit-learn's parameters."""
 
     __metadata_request__fit: ClassVar = {"sites": True}  # whoever routes metadata to a federated fit wants it to know the sites
@@ -59,9 +60,9 @@ class FederatedLinearModel(BaseEstimator):
             warnings.warn(f"{type(self).__name__}: {result.message}", ConvergenceWarning, stacklevel=2)
         return self
 
+    @abstractmethod
     def _fit(self, rows: Mapping[str, Rows], weight: float) -> Result:
         """Set coef_ and intercept_. `weight`: of all rows together."""
-        raise NotImplementedError
 
     def _fleet(self, sites: Mapping[str, tuple], loss: Loss, reg: float) -> Fleet:
         if loss is not squared:  # which lives on sums over rows, whatever their number
